@@ -5,7 +5,7 @@
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::{CudaContext, CudaStream, LaunchConfig};
 use dmr_sim_boot as _;
 
 /// The variable that makes a test the program.
@@ -19,7 +19,7 @@ fn is_program() -> bool {
 fn run(test: &str, variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]).env(PROGRAM, "1");
-    for name in ["DEVICES", "CAPACITY", "SEED", "POLICY", "BACKTRACE", "LEAKS"] {
+    for name in ["DEVICES", "CAPACITY", "SEED", "POLICY", "BACKTRACE", "CHECKS", "INSTRUCTIONS"] {
         command.env_remove(format!("DMR_SIM_{name}"));
     }
     command.env("DMR_DRIVER", "sim").envs(variables.iter().copied()).output().unwrap()
@@ -91,9 +91,69 @@ fn a_leak_is_a_finding_only_if_it_is_asked_for() {
     }
     let run = |variables| run("a_leak_is_a_finding_only_if_it_is_asked_for", variables);
     assert_eq!(run(&[]).status.code(), Some(0));
-    let output = run(&[("DMR_SIM_LEAKS", "1")]);
+    let output = run(&[("DMR_SIM_CHECKS", "leak")]);
     assert_eq!(output.status.code(), Some(dmr_sim::EXIT_STATUS));
     assert!(text(&output).contains("memory was never freed"), "{}", text(&output));
+}
+
+/// Loads a module, and launches a kernel of it.
+#[allow(unsafe_code)]
+fn launch(name: &str) {
+    const PTX: &str =
+        ".version 8.0\n.target sm_80\n.address_size 64\n.global .texref image; .global .u32 word;
+        .visible .entry race() { .reg .b32 %r; mov.u32 %r, %tid.x; st.global.u32 [word], %r; ret; }
+        .visible .entry textured() { .reg .b32 %r<9>; mov.u32 %r5, 0;
+            tex.1d.v4.s32.s32 {%r1, %r2, %r3, %r4}, [image, {%r5}]; ret; }
+        .visible .entry endless() { again: bra again; }";
+    let gpu = CudaContext::new(0).unwrap();
+    let stream = gpu.default_stream();
+    let module = gpu.load_module(cudarc::nvrtc::Ptx::from_src(PTX)).unwrap();
+    let kernel = module.load_function(name).unwrap();
+    let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
+    // SAFETY: the kernel has no arguments; what it does wrong is what is reported.
+    let _ = unsafe { stream.launch_builder(&kernel).launch(config) };
+    let _ = stream.synchronize();
+}
+
+#[test]
+fn checks_are_switched_off_by_name() {
+    if is_program() {
+        return launch("race");
+    }
+    let run = |checks| run("checks_are_switched_off_by_name", &[("DMR_SIM_CHECKS", checks)]);
+    let output = run("");
+    assert_eq!(output.status.code(), Some(dmr_sim::EXIT_STATUS));
+    assert!(text(&output).contains("kernel race: race: "), "{}", text(&output));
+    for checks in ["no-global-races", "equal-writes,no-kernel-fault"] {
+        assert_eq!(run(checks).status.code(), Some(0), "{checks}");
+    }
+    let output = run("no-races");
+    assert!(text(&output).contains(r#"DMR_SIM_CHECKS is "no-races""#), "{}", text(&output));
+}
+
+#[test]
+fn a_limit_of_instructions_ends_a_kernel() {
+    if is_program() {
+        return launch("endless");
+    }
+    let variables = [("DMR_SIM_INSTRUCTIONS", "5000")];
+    let output = run("a_limit_of_instructions_ends_a_kernel", &variables);
+    assert!(text(&output).contains("limit of 5000 warp instructions"), "{}", text(&output));
+}
+
+#[test]
+fn an_unsupported_kernel_is_reported_at_once_with_its_line() {
+    if is_program() {
+        launch("textured");
+        std::process::abort();
+    }
+    let output = run("an_unsupported_kernel_is_reported_at_once_with_its_line", &[]);
+    let text = text(&output);
+    for call in ["cuModuleLoadData", "cuLaunchKernel"] {
+        let line = format!("dmr-sim: {call}: kernel `textured` cannot run: ");
+        assert_eq!(text.matches(&line).count(), 1, "{text}");
+    }
+    assert!(text.contains("`tex.1d.v4.s32.s32`") && text.contains("(line 7)"), "{text}");
 }
 
 #[test]

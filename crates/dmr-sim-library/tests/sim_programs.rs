@@ -20,7 +20,7 @@ fn source(name: &str) -> PathBuf {
 
 /// Runs a program on the library, without a variable that configures it.
 fn run(mut command: Command, folder: &Path, in_order: bool) -> Output {
-    for name in ["DEVICES", "CAPACITY", "SEED", "POLICY", "BACKTRACE", "LEAKS"] {
+    for name in ["DEVICES", "CAPACITY", "SEED", "POLICY", "BACKTRACE", "CHECKS", "INSTRUCTIONS"] {
         command.env_remove(format!("DMR_SIM_{name}"));
     }
     command.args(in_order.then_some("in-order")).env("LD_LIBRARY_PATH", folder).output().unwrap()

@@ -5,9 +5,12 @@ use std::io::Write;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
+use dmr_ptx::{Checks, Limits};
+
 use crate::fork::is_forked_child;
 use crate::install::{Driver, SelectError, select, serve_as_library};
-use crate::report::{ReportKind, Verdict};
+use crate::refusal::Refusal;
+use crate::report::ReportKind;
 use crate::universe::{Policy, Universe};
 
 /// The exit status of a process with findings, unless it ends by a signal or by `_exit`: that of ThreadSanitizer.
@@ -20,9 +23,14 @@ static UNIVERSE: OnceLock<Universe> = OnceLock::new();
 ///
 /// The crate `dmr-sim-boot` calls this before `main`. These variables configure the universe, each with a
 /// default: `DMR_SIM_DEVICES` (1 to 8; 2), `DMR_SIM_CAPACITY` (bytes of a device; 16 GiB), `DMR_SIM_SEED` (0),
-/// `DMR_SIM_POLICY` (`eager`, `lazy`, `random`; `random`), `DMR_SIM_BACKTRACE` (1: places in the source) and
-/// `DMR_SIM_LEAKS` (1: memory that was never freed is a finding; programs often leave that to the driver).
-/// Reports name the thread of an operation that has no label, which in a test is the name of the test.
+/// `DMR_SIM_POLICY` (`eager`, `lazy`, `random`; `random`), `DMR_SIM_BACKTRACE` (1: places in the source),
+/// `DMR_SIM_INSTRUCTIONS` (the limit of a launch, in instructions of warps; 2^34) and `DMR_SIM_CHECKS`: names of checks
+/// that are switched on, or off with `no-` in front, separated by commas. A check is a [`ReportKind`] (`use-after-free`)
+/// or one of [`Checks`](crate::Checks) (`shared-races`). All are on but `equal-writes`, and `leak`, because programs often
+/// leave memory to the driver.
+///
+/// Reports name the thread of an operation that has no label, which in a test is the name of the test. What the
+/// simulator cannot do ([`Refusal`]) is written to the standard error when it happens.
 ///
 /// # Errors
 ///
@@ -46,7 +54,19 @@ pub fn boot_library() -> Result<(), SelectError> {
 }
 
 fn start() -> Result<(), SelectError> {
-    let mut builder = Universe::builder().name_threads(true);
+    let mut settings = CheckSettings::default();
+    if let Some(set) = variable("DMR_SIM_CHECKS")? {
+        settings = set;
+    }
+    let mut limits = Limits::default();
+    if let Some(most) = variable("DMR_SIM_INSTRUCTIONS")? {
+        limits.instructions = most;
+    }
+    let builder = Universe::builder().name_threads(true).report_refusals(report);
+    let mut builder = builder.checks(settings.checks).limits(limits);
+    for kind in settings.ignored {
+        builder = builder.ignore(kind);
+    }
     if let Some(devices) = variable("DMR_SIM_DEVICES")? {
         builder = builder.devices(devices);
     }
@@ -96,7 +116,6 @@ extern "C" fn at_exit() {
     // A panic may not leave a function that C calls.
     let found = std::panic::catch_unwind(|| {
         let verdict = UNIVERSE.get().filter(|_| !is_forked_child())?.finish();
-        let verdict = without_leaks(verdict);
         (!verdict.is_clean()).then(|| format!("\ndmr-sim: {verdict}\n"))
     });
     if let Ok(Some(text)) = found {
@@ -109,10 +128,51 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Removes leaks, unless they are asked for.
-fn without_leaks(mut verdict: Verdict) -> Verdict {
-    if std::env::var_os("DMR_SIM_LEAKS").is_none_or(|set| set != "1") {
-        verdict.reports.retain(|report| report.kind != ReportKind::Leak);
+/// Writes a refusal to the standard error: the program may end without a word about it.
+fn report(refusal: &Refusal) {
+    let _ = writeln!(std::io::stderr(), "dmr-sim: {refusal}");
+}
+
+/// The checks of `DMR_SIM_CHECKS`.
+struct CheckSettings {
+    checks: Checks,
+    ignored: Vec<ReportKind>,
+}
+
+impl Default for CheckSettings {
+    fn default() -> Self {
+        Self { checks: Checks::all(), ignored: vec![ReportKind::Leak] }
     }
-    verdict
+}
+
+impl FromStr for CheckSettings {
+    type Err = ();
+
+    fn from_str(words: &str) -> Result<Self, ()> {
+        let mut settings = Self::default();
+        for word in words.split(',') {
+            let (name, on) = word.strip_prefix("no-").map_or((word, true), |name| (name, false));
+            let Checks {
+                uninitialised, shared_races, global_races, equal_writes, divergence, ..
+            } = &mut settings.checks;
+            let check = match name {
+                "uninitialised" => Some(uninitialised),
+                "shared-races" => Some(shared_races),
+                "global-races" => Some(global_races),
+                "equal-writes" => Some(equal_writes),
+                "divergence" => Some(divergence),
+                _ => None,
+            };
+            let kind = name.parse::<ReportKind>();
+            if check.is_none() && kind.is_err() {
+                return Err(());
+            }
+            check.into_iter().for_each(|check| *check = on);
+            if let Ok(kind) = kind {
+                settings.ignored.retain(|ignored| *ignored != kind);
+                settings.ignored.extend((!on).then_some(kind));
+            }
+        }
+        Ok(settings)
+    }
 }

@@ -11,13 +11,14 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 
 use crate::clock::{Clock, Epoch};
+use crate::findings::Findings;
 use crate::history::{Access, Before, Check};
 use crate::machine::Machine;
 use crate::mapping::Reach;
 use crate::memory_map::{Allocation, Home};
 use crate::recording::Recording;
 use crate::report::{Report, ReportKind};
-use crate::shadow::{Findings, Shadow};
+use crate::shadow::Shadow;
 
 /// The number of logged checks from which on calls run the launch that they wait for.
 const FULL: usize = 1 << 16;
@@ -269,7 +270,7 @@ impl Shadow {
                     self.access(at, bytes, &check, true, out);
                     at += bytes;
                     if left == 0 {
-                        out.0.cut_footprints += 1;
+                        out.verdict.cut_footprints += 1;
                         break 'all;
                     }
                     left -= 1;

@@ -3,32 +3,39 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use dmr_ptx::{Access, AccessError, AccessKind, FaultKind, GlobalMemory, Launch, Program};
+use dmr_ptx::{
+    Access, AccessError, AccessKind, Checks, FaultKind, GlobalMemory, Launch, Limits, LoadError,
+    Program,
+};
 
 use crate::abi::*;
 use crate::kernel::{Footprint, Kernel, KernelArgs, KernelMemory};
 use crate::recording::KernelSite;
 
-/// A PTX text that the interpreter has loaded, and the addresses of its variables.
+/// The program of a module, the addresses of its variables, and the settings of its launches.
 pub(crate) struct Loaded {
     pub(crate) program: Program,
     pub(crate) globals: Vec<u64>,
+    pub(crate) checks: Checks,
+    pub(crate) limits: Limits,
 }
 
 impl Loaded {
-    /// Returns the kernel of this name, if the interpreter can run it.
-    pub(crate) fn kernel(self: &Arc<Self>, name: &str) -> Option<Kernel> {
-        self.program.kernel(name).filter(|kernel| kernel.refusal.is_none())?;
-        let (loaded, name) = (Arc::clone(self), name.to_owned());
+    /// Returns the kernel at this place of the program, or the reason why the interpreter cannot run it.
+    pub(crate) fn kernel(self: &Arc<Self>, place: usize) -> Result<Kernel, LoadError> {
+        if let Some(refusal) = self.program.kernels().get(place).and_then(|it| it.refusal.clone()) {
+            return Err(refusal);
+        }
+        let loaded = Arc::clone(self);
         let body = move |args: &KernelArgs, memory: &mut KernelMemory<'_>| {
             memory.set_places(&loaded);
-            loaded.run(&name, args, memory);
+            loaded.run(place, args, memory);
         };
-        Some(Kernel { footprint: Arc::new(|_| Footprint::recorded()), body: Arc::new(body) })
+        Ok(Kernel { footprint: Arc::new(|_| Footprint::recorded()), body: Arc::new(body) })
     }
 
-    fn run(&self, name: &str, args: &KernelArgs, memory: &mut KernelMemory<'_>) {
-        let Some(kernel) = self.program.kernel(name) else { return };
+    fn run(&self, place: usize, args: &KernelArgs, memory: &mut KernelMemory<'_>) {
+        let Some(kernel) = self.program.kernels().get(place) else { return };
         let mut params = vec![0; kernel.param_bytes];
         for (index, param) in kernel.params.iter().enumerate() {
             if let Some(into) = params.get_mut(param.offset..param.offset + param.bytes) {
@@ -38,13 +45,14 @@ impl Loaded {
             }
         }
         let mut launch = Launch::new(&self.program, kernel, args.grid(), args.block());
-        launch.cluster = kernel.required_cluster.unwrap_or([1; 3]);
+        launch.cluster = args.cluster().or(kernel.required_cluster).unwrap_or([1; 3]);
         launch.shared_bytes = args.shared_bytes();
         (launch.params, launch.globals) = (&params, &self.globals);
+        (launch.checks, launch.limits) = (self.checks, self.limits);
         let printed = match launch.run(&mut Global(memory)) {
             Ok(finished) => finished.printed,
             Err(fault) => {
-                let message = format!("{name}: {fault}");
+                let message = format!("{}: {fault}", kernel.name);
                 match code_of(&fault.kind) {
                     Some(code) => memory.fault_by(code, message),
                     None => memory.report_fault(message),

@@ -20,15 +20,20 @@ pub struct KernelArgs {
     grid: [u32; 3],
     block: [u32; 3],
     shared_bytes: u32,
+    cluster: Option<[u32; 3]>,
 }
 
 impl KernelArgs {
     pub(crate) fn new(params: Vec<Box<[u8]>>, grid: [u32; 3], block: [u32; 3]) -> Self {
-        Self { params, grid, block, shared_bytes: 0 }
+        Self { params, grid, block, shared_bytes: 0, cluster: None }
     }
 
     pub(crate) fn with_shared_bytes(self, shared_bytes: u32) -> Self {
         Self { shared_bytes, ..self }
+    }
+
+    pub(crate) fn with_cluster(self, cluster: Option<[u32; 3]>) -> Self {
+        Self { cluster, ..self }
     }
 
     /// Returns the bytes of a parameter; empty if there is none.
@@ -83,6 +88,12 @@ impl KernelArgs {
     #[must_use]
     pub const fn shared_bytes(&self) -> u32 {
         self.shared_bytes
+    }
+
+    /// Returns the dimensions of a cluster, in blocks, if the launch has them.
+    #[must_use]
+    pub const fn cluster(&self) -> Option<[u32; 3]> {
+        self.cluster
     }
 
     fn head<const N: usize>(&self, index: usize) -> [u8; N] {

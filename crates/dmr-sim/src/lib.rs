@@ -34,7 +34,7 @@
 //! | `session`, `registry` | one call: its universe, counting, faults, the lock |
 //! | `engine`, `machine` | submission and execution: clocks, dependencies, the scheduler |
 //! | `checks` | the order of checks, also of launches whose footprint is known only when they have run |
-//! | `shadow`, `history`, `report` | the state of the checks, the history of each byte, and findings about accesses |
+//! | `shadow`, `history`, `findings`, `report` | the state of the checks, the history of each byte, and findings about accesses |
 //! | `regions`, `freed` | the blocks of pools, and freed memory |
 //! | `store`, `bytes`, `address`, `driver_pool` | bytes, addresses, and `CUmemoryPool` |
 //! | `memory_map` | the owners of addresses: live allocations, mappings, and rights |
@@ -44,7 +44,8 @@
 //! | `interpreter` | kernels as PTX, which `dmr-ptx` runs |
 //! | `recorder`, `recording`, `byte_set` | the bytes that a kernel touches, recorded while it runs |
 //! | `graph` | graphs: captured, or made node by node; executable graphs and their launches |
-//! | `module`, `ptx`, `objects` | loaded PTX, its declarations, and what programs set through the driver |
+//! | `image`, `module`, `objects` | PTX in the images that programs load, loaded modules, and what programs set through the driver |
+//! | `refusal`, `compiler_log` | what is not supported, with the reasons |
 //! | `faults` | calls that fail, do nothing, or stop half-way |
 //!
 //! Findings are collected and never panic: [`Universe::finish`] returns them at the end of a test.
@@ -61,16 +62,19 @@ mod callback;
 mod checks;
 mod clock;
 mod codes;
+mod compiler_log;
 mod driver;
 mod driver_pool;
 mod elf;
 mod engine;
 mod faults;
+mod findings;
 mod fork;
 mod freed;
 mod graph;
 mod handle;
 mod history;
+mod image;
 mod install;
 mod interpreter;
 mod kernel;
@@ -81,9 +85,9 @@ mod memory;
 mod memory_map;
 mod module;
 mod objects;
-mod ptx;
 mod recorder;
 mod recording;
+mod refusal;
 mod regions;
 mod registry;
 mod report;
@@ -97,6 +101,7 @@ mod virtual_memory;
 mod words;
 
 pub use boot::{EXIT_STATUS, boot, boot_library};
+pub use dmr_ptx::{Checks, Limits};
 pub use driver::{driver_functions, is_capture_mode_global, reset_capture_mode};
 pub use faults::{CallCounts, Hold};
 pub use fork::calls_of_forked_child;
@@ -104,6 +109,7 @@ pub use install::{Because, Driver, InstallError, SelectError, install, select, s
 pub use kernel::{Footprint, KernelArgs, KernelMemory};
 pub use label::{LabelGuard, label};
 pub use recording::KernelSite;
+pub use refusal::Refusal;
 pub use report::{Report, ReportKind, Site, Verdict};
 pub use session::is_inside_driver_call;
 pub use universe::{HostOrder, HostToken, Policy, Universe, UniverseBuilder};

@@ -8,6 +8,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::thread::ThreadId;
 
+use dmr_ptx::{Checks, Limits};
 use smallvec::SmallVec;
 
 use crate::abi::*;
@@ -17,6 +18,7 @@ use crate::bytes::Memory;
 use crate::checks::{CheckLog, Ticket};
 use crate::clock::{Clock, Epoch};
 use crate::driver_pool::DriverPool;
+use crate::findings::Findings;
 use crate::graph::Graphs;
 use crate::history::Origin;
 use crate::kernel::{Fallback, Footprint, Kernel, KernelArgs};
@@ -24,8 +26,9 @@ use crate::label::{self, CallStack};
 use crate::memory_map::MemoryMap;
 use crate::module::Module;
 use crate::objects::Objects;
-use crate::report::Site;
-use crate::shadow::{Findings, Shadow};
+use crate::refusal::Refusal;
+use crate::report::{ReportKind, Site};
+use crate::shadow::Shadow;
 use crate::store::Store;
 use crate::universe::{HostOrder, Policy};
 use crate::virtual_memory::VirtualMemory;
@@ -46,6 +49,13 @@ pub(crate) struct Config {
     pub(crate) peer_paths: bool,
     /// Attributes whose values replace those of [`device_attribute`].
     pub(crate) attributes: BTreeMap<c_int, c_int>,
+    /// The checks and limits of kernels that run as PTX.
+    pub(crate) checks: Checks,
+    pub(crate) limits: Limits,
+    /// The kinds of findings that are dropped.
+    pub(crate) ignored: Vec<ReportKind>,
+    /// Called with each refusal.
+    pub(crate) report_refusal: Option<fn(&Refusal)>,
 }
 
 pub(crate) struct Machine {
@@ -76,6 +86,7 @@ pub(crate) struct Machine {
     /// The state of the checks.
     pub(crate) shadow: Shadow,
     pub(crate) findings: Findings,
+    pub(crate) refusals: Vec<Refusal>,
     pub(crate) log: CheckLog,
     /// Waits for words that are submitted and have not ended.
     pub(crate) word_waits: usize,
@@ -302,7 +313,8 @@ impl Machine {
             store: Store::default(),
             present: MemoryMap::default(),
             shadow: Shadow::default(),
-            findings: Findings::default(),
+            findings: Findings::without(config.ignored.clone()),
+            refusals: Vec::new(),
             log: CheckLog::default(),
             word_waits: 0,
             virtual_memory: VirtualMemory::default(),

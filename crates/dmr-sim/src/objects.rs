@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::c_int;
 
-use crate::module::Linker;
+use crate::image::Linker;
 
 /// The objects and settings of a machine besides its streams, events, pools and memory.
 #[derive(Default)]

@@ -74,6 +74,36 @@ pub enum ReportKind {
     Leak,
 }
 
+/// The kind of this name: that of the variant in lower case, with `-` between its words.
+impl std::str::FromStr for ReportKind {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        Ok(match name {
+            "read-after-write" => Self::ReadAfterWrite,
+            "write-after-read" => Self::WriteAfterRead,
+            "write-after-write" => Self::WriteAfterWrite,
+            "use-before-allocation" => Self::UseBeforeAllocation,
+            "free-before-use" => Self::FreeBeforeUse,
+            "use-after-free" => Self::UseAfterFree,
+            "double-free" => Self::DoubleFree,
+            "unknown-free" => Self::UnknownFree,
+            "uninitialised" => Self::Uninitialised,
+            "out-of-bounds" => Self::OutOfBounds,
+            "outside-footprint" => Self::OutsideFootprint,
+            "no-peer-access" => Self::NoPeerAccess,
+            "kernel-fault" => Self::KernelFault,
+            "kernel-panicked" => Self::KernelPanicked,
+            "bad-region" => Self::BadRegion,
+            "unmap-before-use" => Self::UnmapBeforeUse,
+            "no-access" => Self::NoAccess,
+            "endless-wait" => Self::EndlessWait,
+            "leak" => Self::Leak,
+            _ => return Err(()),
+        })
+    }
+}
+
 impl ReportKind {
     fn sentence(self) -> &'static str {
         match self {

@@ -113,7 +113,8 @@ impl Shared {
 
     /// Locks the machine for the calling thread.
     pub(crate) fn session(self: &Arc<Self>) -> Session<'_> {
-        Session { shared: self, machine: Some(self.lock()), context: None, is_last: false }
+        let machine = Some(self.lock());
+        Session { shared: self, machine, context: None, is_last: false, call: "" }
     }
 
     fn lock(&self) -> MutexGuard<'_, Machine> {
@@ -193,6 +194,7 @@ pub(crate) fn driver_call(
             return Err(ERROR_CONTEXT_IS_DESTROYED);
         }
         let mut session = shared.session();
+        session.call = name;
         if let Some(context) = context {
             session.check_context(context)?;
             session.context = Some(context);
@@ -219,6 +221,8 @@ pub(crate) struct Session<'a> {
     context: Option<u32>,
     /// `true` if the words that streams wait for can be written no more.
     is_last: bool,
+    /// The driver's function that was called; empty for calls of a `Universe`.
+    pub(crate) call: &'static str,
 }
 
 impl Deref for Session<'_> {

@@ -12,13 +12,13 @@ use smallvec::SmallVec;
 
 use crate::address::{ALIGNMENT, device_of, is_virtual};
 use crate::byte_set::ByteSet;
+use crate::findings::Findings;
 use crate::freed::Freed;
 use crate::history::{AccessKind, Before, Check, History};
 use crate::mapping::Mapping;
 use crate::memory_map::{Allocation, MemoryMap};
-use crate::recording::{Sites, Touch};
 use crate::regions::{AddressState, Heaps};
-use crate::report::{Report, ReportKind, Site, Verdict};
+use crate::report::{Report, ReportKind, Site};
 use crate::words::Words;
 
 /// The history of all memory of a universe: devices and pinned host memory, by address (of mapped
@@ -33,65 +33,6 @@ pub(crate) struct Shadow {
     heaps: Heaps,
     /// Words that streams write and wait for.
     pub(crate) words: Words,
-}
-
-/// The findings so far; bounded.
-#[derive(Default)]
-pub(crate) struct Findings(pub(crate) Verdict, Option<LaunchFindings>);
-
-/// The findings about a launch whose recorded footprint is being checked.
-struct LaunchFindings {
-    sites: Sites,
-    /// The accesses that are being checked.
-    touch: Touch,
-    /// The findings that were reported: the kind, and the stream and number of the other operation.
-    reported: Vec<(ReportKind, Option<OtherOperation>)>,
-}
-
-/// The stream and the number of an operation in a finding.
-type OtherOperation = (Option<u32>, u64);
-
-impl Findings {
-    pub(crate) fn new(verdict: Verdict) -> Self {
-        Self(verdict, None)
-    }
-
-    /// Begins the check of a launch: each finding names the place of the access, and each pair of a kind and another
-    /// operation is reported once.
-    pub(crate) fn begin_launch(&mut self, sites: Sites) {
-        self.1 = Some(LaunchFindings { sites, touch: Touch::Read, reported: Vec::new() });
-    }
-
-    /// Begins the check of the launch's accesses of one kind.
-    pub(crate) fn in_launch(&mut self, touch: Touch) {
-        if let Some(launch) = &mut self.1 {
-            launch.touch = touch;
-        }
-    }
-
-    pub(crate) fn end_launch(&mut self) {
-        self.1 = None;
-    }
-
-    pub(crate) fn push(&mut self, mut report: Report) {
-        if let Some(launch) = &mut self.1 {
-            let first = report.first.as_ref().map(|first| (first.stream, first.op));
-            let key = (report.kind, first);
-            if launch.reported.contains(&key) {
-                return;
-            }
-            launch.reported.push(key);
-            if let Some(place) = launch.sites.find(report.address, launch.touch) {
-                let (place, source) = launch.sites.line(place);
-                (report.second.place, report.second.source) = (Some(place), source);
-            }
-        }
-        if self.0.reports.len() < Verdict::MAX_REPORTS {
-            self.0.reports.push(report);
-        } else {
-            self.0.dropped += 1;
-        }
-    }
 }
 
 impl Shadow {

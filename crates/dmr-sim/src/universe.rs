@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use dmr_ptx::{Checks, Limits};
+
 use crate::abi::Code;
 use crate::callback;
 use crate::clock::Clock;
@@ -11,10 +13,10 @@ use crate::fork::is_forked_child;
 use crate::install::{InstallError, install};
 use crate::kernel::{Footprint, Kernel, KernelArgs, KernelMemory};
 use crate::machine::Config;
+use crate::refusal::Refusal;
 use crate::registry;
 use crate::report::{Report, ReportKind, Verdict};
 use crate::session::{Session, Shared};
-use crate::shadow::Findings;
 
 /// The time at which submitted work executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,6 +135,30 @@ impl UniverseBuilder {
         self
     }
 
+    /// Sets the checks of kernels that run as PTX. Default: [`Checks::all`].
+    pub fn checks(mut self, checks: Checks) -> Self {
+        self.0.checks = checks;
+        self
+    }
+
+    /// Sets the limits of launches of kernels that run as PTX. Default: those of [`Limits::default`].
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.0.limits = limits;
+        self
+    }
+
+    /// Drops findings of this kind from now on. Default: every kind is reported.
+    pub fn ignore(mut self, kind: ReportKind) -> Self {
+        self.0.ignored.push(kind);
+        self
+    }
+
+    /// Calls `report` with each refusal, with the lock of the universe held.
+    pub(crate) fn report_refusals(mut self, report: fn(&Refusal)) -> Self {
+        self.0.report_refusal = Some(report);
+        self
+    }
+
     /// Makes the universe, and installs the simulated driver if that has not happened.
     ///
     /// # Errors
@@ -165,6 +191,10 @@ impl Universe {
             attributes: std::collections::BTreeMap::new(),
             peer_paths: true,
             thread_names: false,
+            checks: Checks::all(),
+            limits: Limits::default(),
+            ignored: Vec::new(),
+            report_refusal: None,
             call_sites: std::env::var_os("DMR_SIM_BACKTRACE").is_some_and(|set| set == "1"),
         })
     }
@@ -222,7 +252,15 @@ impl Universe {
     /// not among them.
     #[must_use]
     pub fn reports(&self) -> Vec<Report> {
-        self.session().findings.0.reports.clone()
+        self.session().findings.verdict.reports.clone()
+    }
+
+    /// Returns what the simulator could not do so far, each once: images that it cannot load, kernels that it cannot
+    /// run (when their module is loaded, and when they are launched without a registered body), and functions of the
+    /// driver that it does not have. These are no findings: the program has got an error code.
+    #[must_use]
+    pub fn refusals(&self) -> Vec<Refusal> {
+        self.session().refusals.clone()
     }
 
     /// Runs all submitted work, and returns all findings, leaks included. A stream that waits
@@ -232,7 +270,7 @@ impl Universe {
         let mut session = self.session();
         session.be_last();
         session.synchronize(|_| true);
-        let mut findings = Findings::new(session.findings.0.clone());
+        let mut findings = session.findings.copied();
         let variables = &session.objects.variables;
         let allocations = session.shadow.map.allocations();
         for (address, allocation) in allocations.filter(|(at, _)| !variables.contains(at)) {
@@ -247,7 +285,7 @@ impl Universe {
             });
         }
         session.virtual_leaks(&mut findings);
-        findings.0
+        findings.verdict
     }
 
     /// Fails the `n`-th call of a driver function from now on (counting from 1) with a

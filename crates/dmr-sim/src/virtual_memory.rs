@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use crate::abi::*;
 use crate::address::AddressSpace;
+use crate::findings::Findings;
 use crate::history::Origin;
 use crate::machine::Machine;
 use crate::mapping::{Mapping, Rights};
 use crate::report::{Report, ReportKind, Site};
-use crate::shadow::Findings;
 
 /// The granularity of physical memory and addresses, in bytes.
 pub(crate) const GRANULARITY: u64 = 2 << 20;

@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::callback;
 use crate::graph::NodeWork;
 use crate::history::Access;
+use crate::image::Refused;
 use crate::kernel::{Footprint, Kernel, KernelArgs};
 use crate::machine::{Action, Launch};
 use crate::session::Session;
@@ -46,10 +47,18 @@ pub(crate) fn launch(
 }
 
 /// Returns the behaviour of a kernel: its registered body, its PTX, or the fallback.
-pub(super) fn kernel(session: &Session<'_>, function: u32) -> Outcome<Kernel> {
-    let name = &session.entry(function)?.name;
-    let registered = session.kernels.get(name).cloned();
-    let interpreted = || session.interpreted(function, name);
-    let fallback = || session.fallback.as_ref().map(|body| Kernel::of_fallback(body, name));
-    registered.or_else(interpreted).or_else(fallback).ok_or(ERROR_NOT_SUPPORTED)
+pub(super) fn kernel(session: &mut Session<'_>, function: u32) -> Outcome<Kernel> {
+    let name = session.entry(function)?.name.clone();
+    if let Some(registered) = session.kernels.get(&name) {
+        return Ok(registered.clone());
+    }
+    let refused: Refused = match session.interpreted(function)? {
+        Ok(kernel) => return Ok(kernel),
+        Err(refused) => refused,
+    };
+    if let Some(fallback) = &session.fallback {
+        return Ok(Kernel::of_fallback(fallback, &name));
+    }
+    session.refuse_kernel(&name, refused);
+    Err(ERROR_NOT_SUPPORTED)
 }

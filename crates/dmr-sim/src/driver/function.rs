@@ -5,7 +5,6 @@ use std::ffi::{c_char, c_int, c_uint};
 use super::{chapter, put, put_optional};
 use crate::abi::*;
 use crate::handle::Kind;
-use crate::ptx::KernelEntry;
 use crate::session::{Scope, Session, driver_call};
 
 chapter![
@@ -32,6 +31,7 @@ chapter![
 /// Values of `CUfunction_attribute`.
 pub(super) const MAX_THREADS_PER_BLOCK: c_int = 0;
 const SHARED_BYTES: c_int = 1;
+const LOCAL_BYTES: c_int = 3;
 pub(super) const REGISTERS: c_int = 4;
 const PTX_VERSION: c_int = 5;
 const BINARY_VERSION: c_int = 6;
@@ -49,22 +49,28 @@ impl Session<'_> {
         self.entry(index).map(|_| index)
     }
 
-    /// Returns the declaration of a function, if its module is still loaded.
-    pub(super) fn entry(&self, index: u32) -> Outcome<&KernelEntry> {
+    /// Returns the kernel of a function, if its module is still loaded.
+    pub(super) fn entry(&self, index: u32) -> Outcome<&dmr_ptx::Kernel> {
         let &(module, place) = self.functions.get(index as usize).ok_or(ERROR_INVALID_HANDLE)?;
-        self.module(module)?.entries.get(place).ok_or(ERROR_INVALID_HANDLE)
+        self.module(module)?.kernels().get(place).ok_or(ERROR_INVALID_HANDLE)
     }
 
     /// Returns an attribute of a function.
     pub(super) fn function_attribute(&self, index: u32, attribute: c_int) -> Outcome<c_int> {
         let set = self.objects.function_attributes.get(&(index, attribute)).copied();
+        let kernel = self.entry(index)?;
+        let bytes = |bytes: u64| c_int::try_from(bytes).unwrap_or(c_int::MAX);
         Ok(match attribute {
-            MAX_THREADS_PER_BLOCK => 1024,
+            MAX_THREADS_PER_BLOCK => {
+                kernel.max_threads.map_or(1024, |most| most.min(1024) as c_int)
+            }
+            SHARED_BYTES => bytes(kernel.shared_bytes),
+            LOCAL_BYTES => bytes(kernel.local_bytes),
             REGISTERS => 32,
             PTX_VERSION | BINARY_VERSION => 90,
             MAX_DYNAMIC_SHARED_BYTES => set.unwrap_or(48 << 10),
             PREFERRED_SHARED_CARVEOUT => set.unwrap_or(-1),
-            SHARED_BYTES..=LAST => set.unwrap_or(0),
+            2..=LAST => set.unwrap_or(0),
             _ => return Err(ERROR_INVALID_VALUE),
         })
     }

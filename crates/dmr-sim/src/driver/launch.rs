@@ -7,7 +7,6 @@ use super::function::MAX_DYNAMIC_SHARED_BYTES;
 use crate::abi::*;
 use crate::graph::NodeWork;
 use crate::kernel::KernelArgs;
-use crate::ptx::KernelEntry;
 use crate::session::{Scope, Session, driver_call};
 
 chapter![cuLaunchKernel, cuLaunchKernelEx, cuLaunchCooperativeKernel];
@@ -37,8 +36,15 @@ struct LaunchAttribute {
 #[derive(Clone, Copy, Default)]
 pub(super) struct LaunchAttributes {
     is_cooperative: bool,
-    /// Blocks of a cluster; 0 without clusters.
-    pub(super) cluster: u32,
+    /// The dimensions of a cluster, if there are clusters.
+    cluster: Option<[c_uint; 3]>,
+}
+
+impl LaunchAttributes {
+    /// Returns the blocks of a cluster; 0 without clusters.
+    pub(super) fn cluster_blocks(self) -> u32 {
+        self.cluster.map_or(0, |sizes| sizes.iter().product())
+    }
 }
 
 impl LaunchConfig {
@@ -58,16 +64,14 @@ impl LaunchConfig {
             match attribute.id {
                 2 => found.is_cooperative = attribute.value[0] != 0,
                 4 => {
-                    let sizes = attribute.value[..3].iter().zip(self.grid);
-                    for (&size, grid) in sizes {
-                        if size == 0 || grid % size != 0 {
-                            return Err(ERROR_INVALID_CLUSTER_SIZE);
-                        }
+                    let [x, y, z, ..] = attribute.value;
+                    let sizes = [x, y, z];
+                    let fits = |(size, grid): (u32, u32)| size > 0 && grid % size == 0;
+                    let blocks = sizes.iter().try_fold(1u32, |all, &size| all.checked_mul(size));
+                    if !sizes.into_iter().zip(self.grid).all(fits) || blocks.is_none() {
+                        return Err(ERROR_INVALID_CLUSTER_SIZE);
                     }
-                    let blocks =
-                        attribute.value[..3].iter().map(|&n| u64::from(n)).product::<u64>();
-                    found.cluster =
-                        u32::try_from(blocks).map_err(|_| ERROR_INVALID_CLUSTER_SIZE)?;
+                    found.cluster = Some(sizes);
                 }
                 // Programmatic serialisation and events; a kernel node that the device updates.
                 6 | 7 | 12 | 13 if attribute.value.iter().any(|&word| word != 0) => {
@@ -102,7 +106,7 @@ impl Arguments {
     ///
     /// The driver's contract: `params` points to a pointer for each parameter of the function, and each of these to the
     /// parameter's bytes; or `extra` is a list of keys and values that ends with `END`.
-    unsafe fn read(self, entry: &KernelEntry) -> Outcome<Vec<Box<[u8]>>> {
+    unsafe fn read(self, entry: &dmr_ptx::Kernel) -> Outcome<Vec<Box<[u8]>>> {
         if !self.extra.is_null() {
             if !self.params.is_null() {
                 return Err(ERROR_INVALID_VALUE); // one form or the other
@@ -113,7 +117,7 @@ impl Arguments {
         if self.params.is_null() && !entry.params.is_empty() {
             return Err(ERROR_INVALID_VALUE);
         }
-        let argument = |(i, param): (usize, &crate::ptx::Param)| {
+        let argument = |(i, param): (usize, &dmr_ptx::Param)| {
             // SAFETY: by this function's contract.
             unsafe {
                 let at = self.params.add(i).read_unaligned().cast::<u8>();
@@ -129,7 +133,7 @@ impl Arguments {
     /// # Safety
     ///
     /// `extra` is a list of keys and values that ends with `END`.
-    unsafe fn read_packed(self, entry: &KernelEntry) -> Outcome<Vec<Box<[u8]>>> {
+    unsafe fn read_packed(self, entry: &dmr_ptx::Kernel) -> Outcome<Vec<Box<[u8]>>> {
         let (mut buffer, mut bytes) = (std::ptr::null::<u8>(), 0);
         let mut at = self.extra;
         loop {
@@ -146,10 +150,10 @@ impl Arguments {
                 at = at.add(2);
             }
         }
-        if bytes < entry.param_bytes() || (buffer.is_null() && !entry.params.is_empty()) {
+        if bytes < entry.param_bytes || (buffer.is_null() && !entry.params.is_empty()) {
             return Err(ERROR_INVALID_VALUE);
         }
-        let argument = |param: &crate::ptx::Param| {
+        let argument = |param: &dmr_ptx::Param| {
             // SAFETY: the buffer is as large as the program has said, which is enough.
             unsafe { std::slice::from_raw_parts(buffer.add(param.offset), param.bytes) }.into()
         };
@@ -177,6 +181,7 @@ unsafe extern "C" fn cuLaunchKernel(
             block: [block_x, block_y, block_z],
             shared_bytes,
             is_cooperative: false,
+            cluster: None,
         };
         // SAFETY: the driver's contract is that of `launch`.
         unsafe { launch(session, function, stream, shape, Arguments { params, extra }) }
@@ -202,6 +207,7 @@ unsafe extern "C" fn cuLaunchCooperativeKernel(
             block: [block_x, block_y, block_z],
             shared_bytes,
             is_cooperative: true,
+            cluster: None,
         };
         let arguments = Arguments { params, extra: std::ptr::null() };
         // SAFETY: as above.
@@ -230,6 +236,7 @@ unsafe extern "C" fn cuLaunchKernelEx(
             block: config.block,
             shared_bytes: config.shared_bytes,
             is_cooperative: attributes?.is_cooperative,
+            cluster: attributes?.cluster,
         };
         // SAFETY: as above.
         unsafe { launch(session, function, config.stream, shape, Arguments { params, extra }) }
@@ -244,6 +251,8 @@ pub(super) struct Shape {
     pub(super) shared_bytes: c_uint,
     /// All blocks must be on the device at a time.
     pub(super) is_cooperative: bool,
+    /// The dimensions of a cluster, if the launch has them.
+    pub(super) cluster: Option<[c_uint; 3]>,
 }
 
 /// Checks and submits a launch.
@@ -281,7 +290,7 @@ unsafe fn prepare(
     // SAFETY: by this function's contract.
     let copied = unsafe { arguments.read(entry)? };
     let args = KernelArgs::new(copied, shape.grid, shape.block);
-    Ok((index, args.with_shared_bytes(shape.shared_bytes)))
+    Ok((index, args.with_shared_bytes(shape.shared_bytes).with_cluster(shape.cluster)))
 }
 
 /// `CUDA_KERNEL_NODE_PARAMS`: the part that all versions have.
@@ -302,7 +311,7 @@ impl KernelParams {
     /// # Safety
     ///
     /// `this` is null, or points to parameters with the contract of [`Arguments::read`].
-    pub(super) unsafe fn work(this: *const Self, session: &Session<'_>) -> Outcome<NodeWork> {
+    pub(super) unsafe fn work(this: *const Self, session: &mut Session<'_>) -> Outcome<NodeWork> {
         if this.is_null() {
             return Err(ERROR_INVALID_VALUE);
         }
@@ -316,7 +325,10 @@ impl KernelParams {
     /// # Safety
     ///
     /// As [`work`](Self::work); a handle follows the parameters.
-    pub(super) unsafe fn work_v2(this: *const Self, session: &Session<'_>) -> Outcome<NodeWork> {
+    pub(super) unsafe fn work_v2(
+        this: *const Self,
+        session: &mut Session<'_>,
+    ) -> Outcome<NodeWork> {
         if this.is_null() {
             return Err(ERROR_INVALID_VALUE);
         }
@@ -333,9 +345,9 @@ impl KernelParams {
     /// # Safety
     ///
     /// The contract of [`Arguments::read`].
-    unsafe fn node(self, session: &Session<'_>) -> Outcome<NodeWork> {
+    unsafe fn node(self, session: &mut Session<'_>) -> Outcome<NodeWork> {
         let Self { function, grid, block, shared_bytes, params, extra } = self;
-        let shape = Shape { grid, block, shared_bytes, is_cooperative: false };
+        let shape = Shape { grid, block, shared_bytes, is_cooperative: false, cluster: None };
         // SAFETY: by this function's contract.
         let (function, args) =
             unsafe { prepare(session, function, shape, Arguments { params, extra })? };
@@ -346,10 +358,20 @@ impl KernelParams {
 
 /// Refuses a launch that no device can hold.
 fn check(session: &Session<'_>, function: u32, shape: Shape) -> Outcome {
-    let Shape { grid, block, shared_bytes, is_cooperative } = shape;
+    let Shape { grid, block, shared_bytes, is_cooperative, cluster } = shape;
     let threads = block.iter().try_fold(1u32, |product, &n| product.checked_mul(n));
     let threads = threads.filter(|threads| (1..=1024).contains(threads));
     let threads = threads.ok_or(ERROR_INVALID_VALUE)?;
+    let kernel = session.entry(function)?;
+    // What the text of the kernel says about its launches.
+    if kernel.max_threads.is_some_and(|most| threads > most)
+        || kernel.required_threads.is_some_and(|required| block != required)
+    {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    if kernel.required_cluster.is_some_and(|sizes| cluster.is_some_and(|given| given != sizes)) {
+        return Err(ERROR_INVALID_CLUSTER_SIZE);
+    }
     let allowed = session.function_attribute(function, MAX_DYNAMIC_SHARED_BYTES)?;
     if grid.contains(&0) || u64::from(shared_bytes) > allowed as u64 {
         return Err(ERROR_INVALID_VALUE);

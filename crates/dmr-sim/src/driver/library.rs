@@ -2,12 +2,12 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::linker::JitOptions;
 use super::module::{enumerate, put_variable, read};
 use super::{chapter, put, required};
 use crate::abi::*;
+use crate::compiler_log::{CompilerLog, LogBuffers};
 use crate::handle::Kind;
-use crate::module::{texts_in, texts_of};
+use crate::image::{Refused, bytes_of};
 use crate::session::{Scope, driver_call};
 
 chapter![
@@ -35,9 +35,10 @@ unsafe extern "C" fn cuLibraryLoadData(
     // SAFETY: by the driver's contract the code is a C string or a whole binary, there are `count` options with their
     // values, and the caller's pointer is null or writable.
     unsafe {
-        let options = JitOptions::read(count, options, values);
-        let returned = load("cuLibraryLoadData", library, texts_of(code.cast()));
-        options.report(returned);
+        let options = LogBuffers::read(count, options, values);
+        let mut log = CompilerLog::default();
+        let returned = load("cuLibraryLoadData", library, bytes_of(code.cast()), &mut log);
+        options.report(&log);
         returned
     }
 }
@@ -54,12 +55,12 @@ unsafe extern "C" fn cuLibraryLoadFromFile(
     _library_count: c_uint,
 ) -> Code {
     let Some(image) = read(path) else { return ERROR_FILE_NOT_FOUND };
-    let texts = texts_in(image.strip_suffix(b"\0").unwrap_or(&image));
     // SAFETY: as above.
     unsafe {
-        let options = JitOptions::read(count, options, values);
-        let returned = load("cuLibraryLoadFromFile", library, texts);
-        options.report(returned);
+        let options = LogBuffers::read(count, options, values);
+        let mut log = CompilerLog::default();
+        let returned = load("cuLibraryLoadFromFile", library, Ok(&image), &mut log);
+        options.report(&log);
         returned
     }
 }
@@ -67,10 +68,15 @@ unsafe extern "C" fn cuLibraryLoadFromFile(
 /// # Safety
 ///
 /// `library` is null, or valid for writing a handle.
-unsafe fn load(name: &'static str, library: *mut Handle, texts: Outcome<Vec<String>>) -> Code {
+unsafe fn load(
+    name: &'static str,
+    library: *mut Handle,
+    image: Result<&[u8], Refused>,
+    log: &mut CompilerLog,
+) -> Code {
     driver_call(name, Scope::Context, |session| {
         required(library)?;
-        let index = session.load_module(&texts?)?;
+        let index = session.load_image(image, log)?;
         // SAFETY: by this function's contract.
         unsafe { put(library, session.handle(Kind::Library, index)) }
     })
@@ -98,7 +104,7 @@ unsafe extern "C" fn cuLibraryGetKernel(
 
 unsafe extern "C" fn cuLibraryGetKernelCount(count: *mut c_uint, library: Handle) -> Code {
     driver_call("cuLibraryGetKernelCount", Scope::Context, |session| {
-        let known = session.module(session.index_of(Kind::Library, library)?)?.entries.len();
+        let known = session.module(session.index_of(Kind::Library, library)?)?.kernels().len();
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(count, known as c_uint) }
     })

@@ -2,11 +2,12 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use super::linker::JitOptions;
 use super::{chapter, put, put_optional, required};
 use crate::abi::*;
+use crate::compiler_log::{CompilerLog, LogBuffers};
 use crate::handle::Kind;
-use crate::module::{Module, texts_in, texts_of};
+use crate::image::{Refused, bytes_of};
+use crate::module::Module;
 use crate::session::{Scope, Session, driver_call};
 
 chapter![
@@ -24,9 +25,8 @@ chapter![
 
 unsafe extern "C" fn cuModuleLoad(module: *mut Handle, file: *const c_char) -> Code {
     let Some(image) = read(file) else { return ERROR_FILE_NOT_FOUND };
-    let texts = texts_in(image.strip_suffix(b"\0").unwrap_or(&image));
     // SAFETY: the caller's pointer is null or writable.
-    unsafe { load("cuModuleLoad", module, texts) }
+    unsafe { load("cuModuleLoad", module, Ok(&image), &mut CompilerLog::default()) }
 }
 
 /// Reads the file of a path that is null or, by the driver's contract, a C string.
@@ -42,7 +42,7 @@ pub(super) fn read(file: *const c_char) -> Option<Vec<u8>> {
 unsafe extern "C" fn cuModuleLoadData(module: *mut Handle, image: *const c_void) -> Code {
     // SAFETY: by the driver's contract the image is a C string or a whole binary; the caller's pointer is null or
     // writable.
-    unsafe { load("cuModuleLoadData", module, texts_of(image.cast())) }
+    unsafe { load("cuModuleLoadData", module, bytes_of(image.cast()), &mut CompilerLog::default()) }
 }
 
 unsafe extern "C" fn cuModuleLoadDataEx(
@@ -54,26 +54,34 @@ unsafe extern "C" fn cuModuleLoadDataEx(
 ) -> Code {
     // SAFETY: as above; by the driver's contract there are `count` options with their values.
     unsafe {
-        let options = JitOptions::read(count, options, values);
-        let code = load("cuModuleLoadDataEx", module, texts_of(image.cast()));
-        options.report(code);
+        let options = LogBuffers::read(count, options, values);
+        let mut log = CompilerLog::default();
+        let code = load("cuModuleLoadDataEx", module, bytes_of(image.cast()), &mut log);
+        options.report(&log);
         code
     }
 }
 
 unsafe extern "C" fn cuModuleLoadFatBinary(module: *mut Handle, image: *const c_void) -> Code {
     // SAFETY: as for `cuModuleLoadData`.
-    unsafe { load("cuModuleLoadFatBinary", module, texts_of(image.cast())) }
+    unsafe {
+        load("cuModuleLoadFatBinary", module, bytes_of(image.cast()), &mut CompilerLog::default())
+    }
 }
 
 /// # Safety
 ///
 /// `module` is null, or valid for writing a handle.
-unsafe fn load(name: &'static str, module: *mut Handle, texts: Outcome<Vec<String>>) -> Code {
+unsafe fn load(
+    name: &'static str,
+    module: *mut Handle,
+    image: Result<&[u8], Refused>,
+    log: &mut CompilerLog,
+) -> Code {
     driver_call(name, Scope::Context, |session| {
         required(module)?;
         session.refuse_while_capturing()?;
-        let index = session.load_module(&texts?)?;
+        let index = session.load_image(image, log)?;
         // SAFETY: by this function's contract.
         unsafe { put(module, session.handle(Kind::Module, index)) }
     })
@@ -107,7 +115,7 @@ unsafe extern "C" fn cuModuleGetFunction(
 
 unsafe extern "C" fn cuModuleGetFunctionCount(count: *mut c_uint, module: Handle) -> Code {
     driver_call("cuModuleGetFunctionCount", Scope::Context, |session| {
-        let known = session.module(session.index_of(Kind::Module, module)?)?.entries.len();
+        let known = session.module(session.index_of(Kind::Module, module)?)?.kernels().len();
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(count, known as c_uint) }
     })
@@ -137,7 +145,7 @@ pub(super) unsafe fn enumerate(
     module: u32,
     kind: Kind,
 ) -> Outcome {
-    let entries = session.module(module)?.entries.len();
+    let entries = session.module(module)?.kernels().len();
     for place in 0..entries.min(count as usize) {
         let index = session.function_index(module, place);
         // SAFETY: by this function's contract.
@@ -199,7 +207,7 @@ impl Session<'_> {
 
     /// Returns the index of the function with this name.
     pub(crate) fn find_function(&mut self, module: u32, name: *const c_char) -> Outcome<u32> {
-        let entries = &self.module(module)?.entries;
+        let entries = self.module(module)?.kernels();
         let name = name_of(name)?;
         let place = entries.iter().position(|entry| entry.name == name);
         let place = place.ok_or(ERROR_NOT_FOUND)?;

@@ -231,7 +231,7 @@ unsafe extern "C" fn cuOccupancyMaxActiveClusters(
         let function = session.function_of(function)?;
         let threads = config.block.iter().map(|&n| u64::from(n)).product();
         let blocks = session.blocks_of_device(function, threads, config.shared_bytes.into())?;
-        let found = blocks / u64::from(attributes?.cluster.max(1));
+        let found = blocks / u64::from(attributes?.cluster_blocks().max(1));
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(clusters, found as c_int) }
     })

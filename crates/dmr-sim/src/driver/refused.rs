@@ -8,7 +8,7 @@
 use std::ffi::c_int;
 
 use crate::abi::{Code, ERROR_INVALID_CONTEXT, ERROR_NOT_SUPPORTED};
-use crate::session::{Scope, driver_call};
+use crate::session::{Scope, Session, driver_call};
 
 /// Makes one function for each name. On the platforms of the simulator the caller of a C function removes its
 /// arguments, so their number and types have no effect.
@@ -26,7 +26,11 @@ macro_rules! refused {
 
 /// Counts the call, and refuses it. Without a context there is nothing to count it in.
 fn refuse(name: &'static str) -> Code {
-    match driver_call(name, Scope::Context, |_| Err(ERROR_NOT_SUPPORTED)) {
+    let call = |session: &mut Session<'_>| {
+        session.refuse_call();
+        Err(ERROR_NOT_SUPPORTED)
+    };
+    match driver_call(name, Scope::Context, call) {
         ERROR_INVALID_CONTEXT => ERROR_NOT_SUPPORTED,
         code => code,
     }

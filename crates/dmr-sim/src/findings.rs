@@ -1,0 +1,76 @@
+//! The findings of a universe so far: bounded, without the kinds that are ignored.
+
+use crate::recording::{Sites, Touch};
+use crate::report::{Report, ReportKind, Verdict};
+
+/// The findings so far.
+#[derive(Default)]
+pub(crate) struct Findings {
+    pub(crate) verdict: Verdict,
+    ignored: Vec<ReportKind>,
+    launch: Option<LaunchFindings>,
+}
+
+/// The findings about a launch whose recorded footprint is being checked.
+struct LaunchFindings {
+    sites: Sites,
+    /// The accesses that are being checked.
+    touch: Touch,
+    /// The findings that were reported: the kind, and the other operation.
+    reported: Vec<(ReportKind, Option<OtherOperation>)>,
+}
+
+/// The stream and the number of an operation in a finding.
+type OtherOperation = (Option<u32>, u64);
+
+impl Findings {
+    /// Makes a list that drops findings of these kinds.
+    pub(crate) fn without(ignored: Vec<ReportKind>) -> Self {
+        Self { ignored, ..Self::default() }
+    }
+
+    /// Returns a copy, for more findings than those of the universe.
+    pub(crate) fn copied(&self) -> Self {
+        Self { verdict: self.verdict.clone(), ..Self::without(self.ignored.clone()) }
+    }
+
+    /// Begins the check of a launch: each finding names the place of the access, and each pair of a kind and another
+    /// operation is reported once.
+    pub(crate) fn begin_launch(&mut self, sites: Sites) {
+        self.launch = Some(LaunchFindings { sites, touch: Touch::Read, reported: Vec::new() });
+    }
+
+    /// Begins the check of the launch's accesses of one kind.
+    pub(crate) fn in_launch(&mut self, touch: Touch) {
+        if let Some(launch) = &mut self.launch {
+            launch.touch = touch;
+        }
+    }
+
+    pub(crate) fn end_launch(&mut self) {
+        self.launch = None;
+    }
+
+    pub(crate) fn push(&mut self, mut report: Report) {
+        if self.ignored.contains(&report.kind) {
+            return;
+        }
+        if let Some(launch) = &mut self.launch {
+            let first = report.first.as_ref().map(|first| (first.stream, first.op));
+            let key = (report.kind, first);
+            if launch.reported.contains(&key) {
+                return;
+            }
+            launch.reported.push(key);
+            if let Some(place) = launch.sites.find(report.address, launch.touch) {
+                let (place, source) = launch.sites.line(place);
+                (report.second.place, report.second.source) = (Some(place), source);
+            }
+        }
+        if self.verdict.reports.len() < Verdict::MAX_REPORTS {
+            self.verdict.reports.push(report);
+        } else {
+            self.verdict.dropped += 1;
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What the simulator refuses because it cannot do it: images, kernels and functions of the driver, with the reasons.
+
+use std::fmt;
+
+use crate::compiler_log::CompilerLog;
+use crate::image::Refused;
+use crate::machine::Machine;
+use crate::session::Session;
+
+/// A refusal of the simulated driver: an image that it cannot load, a kernel that it cannot run, or a function that it
+/// does not have. The program has got an error code, and this is its reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refusal {
+    /// The driver's function: one that loads a module, for a kernel of it that cannot run; one that launches, for each
+    /// launch of it.
+    pub call: &'static str,
+    /// The kernel that cannot run; `None` for an image or a function.
+    pub kernel: Option<String>,
+    /// The line of the PTX text, from 1.
+    pub line: Option<u32>,
+    /// The reason.
+    pub reason: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.call)?;
+        if let Some(kernel) = &self.kernel {
+            write!(f, "kernel `{kernel}` cannot run: ")?;
+        }
+        f.write_str(&self.reason)
+    }
+}
+
+impl Machine {
+    /// The number of refusals that are kept.
+    const MAX_REFUSALS: usize = 1000;
+
+    /// Keeps a refusal, unless it is known.
+    fn refuse(&mut self, refusal: Refusal) {
+        if self.refusals.len() >= Self::MAX_REFUSALS || self.refusals.contains(&refusal) {
+            return;
+        }
+        if let Some(report) = self.config.report_refusal {
+            report(&refusal);
+        }
+        self.refusals.push(refusal);
+    }
+}
+
+impl Session<'_> {
+    /// Keeps the reason why an image cannot be loaded, also for the program's log.
+    pub(crate) fn refuse_image(
+        &mut self,
+        refused: Refused,
+        log: &mut CompilerLog,
+    ) -> crate::abi::Code {
+        let Refused { code, reason, line } = refused;
+        log.errors.clone_from(&reason);
+        let call = self.call;
+        self.refuse(Refusal { call, kernel: None, line, reason });
+        code
+    }
+
+    /// Keeps the reason why a kernel cannot run.
+    pub(crate) fn refuse_kernel(&mut self, kernel: &str, refused: Refused) {
+        let Refused { reason, line, .. } = refused;
+        let (call, kernel) = (self.call, Some(kernel.to_owned()));
+        self.refuse(Refusal { call, kernel, line, reason });
+    }
+
+    /// Keeps that this function of the driver is not simulated.
+    pub(crate) fn refuse_call(&mut self) {
+        let reason = "the simulated driver does not have this function".to_owned();
+        let call = self.call;
+        self.refuse(Refusal { call, kernel: None, line: None, reason });
+    }
+}
