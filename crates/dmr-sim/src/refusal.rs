@@ -1,4 +1,4 @@
-//! What the simulator refuses because it cannot do it: images, kernels and functions of the driver, with the reasons.
+//! Refusals: images, kernels and functions of the driver that the simulator cannot load, run or call, with the reasons.
 
 use std::fmt;
 
