@@ -96,6 +96,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         ],
     ),
     ("dmr-inference", &["dmr", "dmr-sim"]),
+    ("dmr-ptx-compare", &["dmr-sim", "dmr-testkit"]),
     ("xtask", &[]),
 ];
 
@@ -109,6 +110,7 @@ const MAY_ENABLE_SIMULATOR: &[&str] = &[
     "dmr-guide",
     "dmr-inference",
     "dmr-programs",
+    "dmr-ptx-compare",
     "dmr-sanitize",
     "dmr-sim-boot",
     "dmr-sim-library",

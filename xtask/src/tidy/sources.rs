@@ -22,6 +22,7 @@ const UNSAFE_CRATES: &[(&str, &str)] = &[
     ("crates/dmr-launch/", "implements the traits of cudarc, and lends its slices"),
     ("crates/dmr-nvtx/", "calls the functions of a tool"),
     ("crates/dmr-pool/", "makes blocks of the memory that it carves up"),
+    ("crates/dmr-ptx-compare/", "launches kernels; calls a compiler"),
     ("crates/dmr-sanitize/", "commits faults, which a tool must report"),
     ("crates/dmr-sim/", "implements the driver: C functions, an object file in memory"),
     ("crates/dmr-sim-boot/", "a function that runs before `main`"),
@@ -117,7 +118,8 @@ fn check_unsafe(path: &str, text: &str, found: &mut Vec<Violation>) {
 /// Refuses unit tests that use the testkit: such a test would link two copies of its own crate. The random
 /// programs and the benchmarks depend on the testkit, and it does not depend on them.
 fn check_testkit(path: &str, text: &str, found: &mut Vec<Violation>) {
-    let above = ["xtask/", "crates/dmr-programs/", "crates/dmr-bench/"];
+    let above =
+        ["xtask/", "crates/dmr-programs/", "crates/dmr-ptx-compare/", "crates/dmr-bench/"];
     let may_use_it = above.iter().any(|folder| path.starts_with(folder));
     if !path.contains("/src/") || may_use_it {
         return;

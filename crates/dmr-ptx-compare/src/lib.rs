@@ -1,0 +1,25 @@
+//! Runs the kernels of PTX files on the simulator and on a GPU, and compares the results bit by bit.
+//!
+//! The name of a kernel determines its arguments: the kernels of the crate `candle-kernels` have names such as
+//! `uexp_f32` and `conv2d_bf16`, and a convention for each family. The same seed makes the same arguments on
+//! every machine, so that only results travel between machines.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`element`] | types of elements: encoding, decoding, distance in units of the last place |
+//! | [`draw`] | random values, special values among them |
+//! | [`launch`] | a launch: grid, arguments, outputs |
+//! | [`plan`] | the launches of a kernel, by the conventions of its family |
+//! | [`device`] | runs launches through the driver, simulated or not |
+//! | [`results`] | the file of results |
+//! | [`features`] | what the PTX of a kernel permits: contraction, approximations, atomics of floats |
+//! | [`report`] | the comparison of two files of results |
+
+pub mod device;
+pub mod draw;
+pub mod element;
+pub mod features;
+pub mod launch;
+pub mod plan;
+pub mod report;
+pub mod results;
