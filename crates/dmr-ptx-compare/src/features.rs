@@ -13,34 +13,52 @@ pub struct Features {
     pub float_atomics: bool,
 }
 
-/// Returns the features of each kernel of a PTX text, in its order. Functions that a kernel calls count for all
-/// kernels.
+/// A kernel or function, and what its body names.
+#[derive(Debug, Default)]
+struct Body {
+    is_kernel: bool,
+    features: Features,
+    words: BTreeSet<String>,
+}
+
+/// Returns the features of each kernel of a PTX text, those of the functions that it calls among them.
 #[must_use]
 pub fn of_kernels(text: &str) -> BTreeMap<String, Features> {
-    let mut kernels: BTreeMap<String, Features> = BTreeMap::new();
-    let mut shared = Features::default();
+    let mut bodies: BTreeMap<String, Body> = BTreeMap::new();
     let mut current: Option<String> = None;
     for line in text.lines() {
         let line = line.trim();
-        if let Some(name) = entry(line) {
+        let kernel = entry(line);
+        if let Some(name) = kernel.or_else(|| function(line)) {
             current = Some(name.to_owned());
-            kernels.entry(name.to_owned()).or_default();
-        } else if line.contains(".func ") {
-            current = None;
-        } else {
-            let features = match &current {
-                Some(name) => kernels.entry(name.clone()).or_default(),
-                None => &mut shared,
-            };
-            features.add(line);
+            bodies.entry(name.to_owned()).or_default().is_kernel = kernel.is_some();
+        } else if let Some(body) = current.as_ref().and_then(|name| bodies.get_mut(name)) {
+            body.features.add(line);
+            let words = line.split(|c: char| !is_of_name(c)).filter(|word| word.starts_with('_'));
+            body.words.extend(words.map(str::to_owned));
         }
     }
-    for features in kernels.values_mut() {
-        features.approximations.extend(shared.approximations.iter().cloned());
-        features.contractible |= shared.contractible;
-        features.float_atomics |= shared.float_atomics;
+    let kernels = bodies.iter().filter(|(_, body)| body.is_kernel);
+    kernels.map(|(name, _)| (name.clone(), reachable(name, &bodies))).collect()
+}
+
+/// Returns the features of a body and of all that it calls.
+fn reachable(name: &str, bodies: &BTreeMap<String, Body>) -> Features {
+    let mut all = Features::default();
+    let mut found = vec![name];
+    let mut next = 0;
+    while let Some(body) = found.get(next).and_then(|name| bodies.get(*name)) {
+        next += 1;
+        all.approximations.extend(body.features.approximations.iter().cloned());
+        all.contractible |= body.features.contractible;
+        all.float_atomics |= body.features.float_atomics;
+        for (word, _) in bodies.iter().filter(|(word, _)| body.words.contains(*word)) {
+            if !found.contains(&word.as_str()) {
+                found.push(word);
+            }
+        }
     }
-    kernels
+    all
 }
 
 /// Returns the names of the kernels of a PTX text.
@@ -51,8 +69,20 @@ pub fn kernels(text: &str) -> Vec<String> {
 
 fn entry(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once(".entry ")?;
-    let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '$');
+    let end = rest.find(|c: char| !is_of_name(c));
     Some(&rest[..end.unwrap_or(rest.len())])
+}
+
+/// Returns the name of the function that this line declares: after its result, if it has one.
+fn function(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once(".func ")?;
+    let rest = rest.rsplit_once(')').map_or(rest, |(_, rest)| rest).trim();
+    let end = rest.find(|c: char| !is_of_name(c));
+    Some(&rest[..end.unwrap_or(rest.len())])
+}
+
+const fn is_of_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_' || c == '$'
 }
 
 impl Features {
@@ -92,5 +122,16 @@ mod tests {
         assert!(features["two"].float_atomics && !features["one"].float_atomics);
         assert_eq!(features["two"].approximations, BTreeSet::from(["ex2.approx.f16".to_owned()]));
         assert_eq!(kernels(text), ["one", "two"]);
+    }
+
+    #[test]
+    fn features_of_a_function_belong_to_the_kernels_that_call_it() {
+        let text = ".func  (.param .b64 r) _help(\n.param .b64 a\n)\n{\nex2.approx.f32 %f1, %f2;\n}\n\
+                    .visible .entry one(\n)\n{\ncall.uni (r), \n_help, \n(\na\n);\n}\n\
+                    .visible .entry two(\n)\n{\n}\n";
+        let features = of_kernels(text);
+        assert_eq!(features["one"].approximations, BTreeSet::from(["ex2.approx.f32".to_owned()]));
+        assert_eq!(features["two"], Features::default());
+        assert_eq!(features.len(), 2);
     }
 }

@@ -13,8 +13,10 @@
 //! | [`device`] | runs launches through the driver, simulated or not |
 //! | [`results`] | the file of results |
 //! | [`features`] | what the PTX of a kernel permits: contraction, approximations, atomics of floats |
+//! | [`compile`], [`split`] | compiles the kernels, and splits PTX into parts |
 //! | [`report`] | the comparison of two files of results |
 
+pub mod compile;
 pub mod device;
 pub mod draw;
 pub mod element;
@@ -23,3 +25,4 @@ pub mod launch;
 pub mod plan;
 pub mod report;
 pub mod results;
+pub mod split;

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use dmr_ptx_compare::compile::Compiler;
 use dmr_ptx_compare::device::{self, Image};
 use dmr_ptx_compare::features::{self, Features};
 use dmr_ptx_compare::report::{self, Class, Compared};
-use dmr_ptx_compare::{plan, results};
+use dmr_ptx_compare::{plan, results, split};
 
 /// Runs the kernels of PTX files on the simulator or on a GPU, and compares the results bit by bit.
 #[derive(Debug, Parser)]
@@ -23,6 +24,24 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Compiles CUDA C++ to PTX with NVRTC; large files to several parts
+    Compile {
+        /// The sources
+        #[arg(required = true)]
+        sources: Vec<PathBuf>,
+        /// The folder of the PTX files
+        #[arg(long)]
+        out: PathBuf,
+        /// The library of NVRTC
+        #[arg(long)]
+        nvrtc: PathBuf,
+        /// A folder of headers
+        #[arg(long)]
+        include: Vec<PathBuf>,
+        /// An option of NVRTC
+        #[arg(long)]
+        option: Vec<String>,
+    },
     /// Runs every kernel of some PTX files, and writes a file of results
     Run {
         /// The PTX files. Where a cubin with the same name lies beside one, a GPU runs that
@@ -56,6 +75,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let run = match Cli::parse().command {
+        Command::Compile { sources, out, nvrtc, include, option } => {
+            compile(&sources, &out, &Compiler { library: nvrtc, include, options: option })
+        }
         Command::Run { ptx, out, seed, only } => run(&ptx, &out, seed, only.as_deref()),
         Command::Report { left, right, ptx, seed } => report(&left, &right, &ptx, seed),
     };
@@ -67,6 +89,23 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The bytes of a PTX file. A driver compiles one on one core.
+const PART: usize = 300_000;
+
+fn compile(sources: &[PathBuf], out: &Path, compiler: &Compiler) -> Result<bool, Box<dyn Error>> {
+    std::fs::create_dir_all(out)?;
+    for source in sources {
+        let name = source.file_stem().unwrap_or_default().to_string_lossy();
+        let text = compiler.compile(&format!("{name}.cu"), &std::fs::read_to_string(source)?)?;
+        let parts = split::split(&text, PART);
+        for (index, part) in parts.iter().enumerate() {
+            let number = if parts.len() == 1 { String::new() } else { format!("{index:02}") };
+            std::fs::write(out.join(format!("{name}{number}.ptx")), part)?;
+        }
+    }
+    Ok(true)
 }
 
 fn run(
