@@ -8,6 +8,7 @@ mod bundle;
 mod ci;
 mod clippy;
 mod command;
+mod compare_ptx;
 mod cuda;
 mod deny;
 mod direct;
@@ -48,6 +49,9 @@ usage: cargo xtask <gate>
   bundle    tests, examples and programs for a machine without Rust and without the sources
   ptx-fixtures
             the PTX of dmr-ptx's tests, from their kernels (needs nvcc)
+  compare-ptx
+            the kernels of candle-kernels on the simulator, against results of a GPU (needs cargo's and pip's
+            registries, or what an earlier run has fetched)
   sanitize  device tests and planted faults under Compute Sanitizer (needs a GPU and that tool)
 
   --instructions [PART...]    bench: the table of instructions only, of steps with PART in the name
@@ -81,6 +85,7 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
         ["package", "--allow-dirty"] => package::run(package::Changes::Allowed),
         ["ptx-fixtures"] => ptx_fixtures::run("nvcc"),
         ["ptx-fixtures", "--nvcc", path] => ptx_fixtures::run(path),
+        ["compare-ptx"] => compare_ptx::run(),
         ["fmt"] => fmt::run(),
         ["tidy"] => tidy::run(),
         ["graph"] => graph::run(),

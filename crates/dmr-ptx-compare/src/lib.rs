@@ -14,7 +14,8 @@
 //! | [`results`] | the file of results |
 //! | [`features`] | what the PTX of a kernel permits: contraction, approximations, atomics of floats |
 //! | [`compile`], [`split`] | compiles the kernels, and splits PTX into parts |
-//! | [`report`] | the comparison of two files of results |
+//! | [`recorded`] | results that a GPU has recorded, as text |
+//! | [`report`], [`table`] | the comparison of two files of results, and its table |
 
 pub mod compile;
 pub mod device;
@@ -23,6 +24,8 @@ pub mod element;
 pub mod features;
 pub mod launch;
 pub mod plan;
+pub mod recorded;
 pub mod report;
 pub mod results;
 pub mod split;
+pub mod table;

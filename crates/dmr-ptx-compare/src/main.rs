@@ -11,7 +11,7 @@ use dmr_ptx_compare::compile::Compiler;
 use dmr_ptx_compare::device::{self, Image};
 use dmr_ptx_compare::features::{self, Features};
 use dmr_ptx_compare::report::{self, Class, Compared};
-use dmr_ptx_compare::{plan, results, split};
+use dmr_ptx_compare::{recorded, results, split, table};
 
 /// Runs the kernels of PTX files on the simulator or on a GPU, and compares the results bit by bit.
 #[derive(Debug, Parser)]
@@ -57,6 +57,45 @@ enum Command {
         #[arg(long)]
         only: Option<String>,
     },
+    /// Prints the table of differences of kernels that were compiled in several ways
+    Table {
+        /// Two files of results for each way: unfused first, then fused
+        #[arg(required = true)]
+        results: Vec<PathBuf>,
+        /// The PTX files, for the reasons of differences
+        #[arg(long, num_args = 0..)]
+        ptx: Vec<PathBuf>,
+        /// The seed of the arguments
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// Writes the results of a GPU as text: a digest of each kernel
+    Record {
+        /// The results of the GPU
+        gpu: PathBuf,
+        /// Those of the simulator. A kernel of which results differ is left out, or, with `--ulp`, has values
+        simulator: PathBuf,
+        /// The text
+        #[arg(long)]
+        out: PathBuf,
+        /// Keeps values of kernels whose results differ, not by more units of the last place
+        #[arg(long)]
+        ulp: Option<u64>,
+        /// The seed of the arguments
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// Checks results against recorded ones
+    Check {
+        /// The recorded results
+        recorded: PathBuf,
+        /// Files of results
+        #[arg(required = true)]
+        results: Vec<PathBuf>,
+        /// The seed of the arguments
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Compares results: launches that differ, and a table by family
     Report {
         /// A file of results
@@ -79,6 +118,11 @@ fn main() -> ExitCode {
             compile(&sources, &out, &Compiler { library: nvrtc, include, options: option })
         }
         Command::Run { ptx, out, seed, only } => run(&ptx, &out, seed, only.as_deref()),
+        Command::Record { gpu, simulator, out, ulp, seed } => {
+            record(&gpu, &simulator, &out, ulp, seed)
+        }
+        Command::Check { recorded, results, seed } => check(&recorded, &results, seed),
+        Command::Table { results, ptx, seed } => write_table(&results, &ptx, seed),
         Command::Report { left, right, ptx, seed } => report(&left, &right, &ptx, seed),
     };
     match run {
@@ -146,18 +190,44 @@ fn run(
     Ok(whole)
 }
 
-/// The sum of a family.
-#[derive(Debug, Default)]
-struct Row {
-    launches: usize,
-    identical: usize,
-    failed: usize,
-    elements: usize,
-    differing: usize,
-    ulp: u64,
-    nan: usize,
-    out_of_bounds: usize,
-    payloads: usize,
+fn record(
+    gpu: &Path,
+    simulator: &Path,
+    out: &Path,
+    ulp: Option<u64>,
+    seed: u64,
+) -> Result<bool, Box<dyn Error>> {
+    let mut gpu = results::read(gpu)?;
+    let mut far: BTreeMap<String, u64> = BTreeMap::new();
+    for compared in report::compare(&gpu, &results::read(simulator)?, seed) {
+        let ulp = match &compared.difference {
+            Ok(difference) if difference.is_explained(compared.unordered) => continue,
+            Ok(difference) if difference.nan == 0 && !compared.unordered => difference.ulp,
+            _ => u64::MAX,
+        };
+        let known = far.entry(compared.kernel).or_default();
+        *known = ulp.max(*known);
+    }
+    let near =
+        |kernel: &str| far.get(kernel).is_none_or(|found| ulp.is_some_and(|ulp| *found <= ulp));
+    gpu.retain(|record| near(&record.kernel));
+    std::fs::write(out, recorded::write(&gpu, seed, &far))?;
+    far.retain(|_, found| ulp.is_none_or(|ulp| *found > ulp));
+    println!("left out: {:?}", far.keys());
+    Ok(true)
+}
+
+fn check(recorded: &Path, files: &[PathBuf], seed: u64) -> Result<bool, Box<dyn Error>> {
+    let text = std::fs::read_to_string(recorded)?;
+    let expected = recorded::read(&text).ok_or("the recorded results have another form")?;
+    let mut records = Vec::new();
+    for file in files {
+        records.extend(results::read(file)?);
+    }
+    let wrong = recorded::check(&records, seed, &expected);
+    wrong.iter().for_each(|line| println!("{line}"));
+    println!("{} kernels with recorded results, {} differ", expected.len(), wrong.len());
+    Ok(wrong.is_empty())
 }
 
 fn report(
@@ -166,58 +236,43 @@ fn report(
     ptx: &[PathBuf],
     seed: u64,
 ) -> Result<bool, Box<dyn Error>> {
-    let mut kernels: BTreeMap<String, Features> = BTreeMap::new();
-    for file in ptx {
-        kernels.extend(features::of_kernels(&std::fs::read_to_string(file)?));
-    }
-    let left = results::read(left)?;
+    let kernels = read_features(ptx)?;
     let mut others = Vec::new();
     for file in right {
         others.extend(results::read(file)?);
     }
-    let mut rows: BTreeMap<(Class, String), Row> = BTreeMap::new();
-    for compared in report::compare(&left, &others, seed) {
+    let compared = report::compare(&results::read(left)?, &others, seed);
+    for compared in &compared {
         let features = kernels.get(&compared.kernel).cloned().unwrap_or_default();
-        let class = Class::of(&features, compared.unordered);
-        let row = rows.entry((class, plan::family(&compared.kernel))).or_default();
-        row.launches += 1;
-        print_launch(&compared, class, &features);
-        match &compared.difference {
-            Err(_) => row.failed += 1,
-            Ok(difference) => {
-                row.identical += usize::from(difference.is_identical());
-                row.elements += difference.elements;
-                row.differing += difference.differing;
-                row.ulp = row.ulp.max(difference.ulp);
-                row.nan += difference.nan;
-                row.out_of_bounds += difference.out_of_bounds;
-                row.payloads += difference.payloads;
-            }
-        }
+        print_launch(compared, Class::of(&features, compared.unordered), &features);
     }
-    println!("| reason | family | launches | identical | elements | differ | max ulp |");
-    println!("| --- | --- | --- | --- | --- | --- | --- |");
-    for ((class, family), row) in &rows {
-        let Row { launches, identical, elements, differing, ulp, .. } = row;
-        println!(
-            "| {} | {family} | {launches} | {identical} | {elements} | {differing} | {ulp} |",
-            class.text()
-        );
+    let identical = |compared: &Compared| {
+        compared.difference.as_ref().is_ok_and(report::Difference::is_identical)
+    };
+    let whole = compared.iter().all(identical);
+    let count = compared.iter().filter(|compared| identical(compared)).count();
+    println!("{count} of {} launches are identical", compared.len());
+    print!("{}", table::markdown(&[table::Way { name: "results", compared }], &kernels));
+    Ok(whole)
+}
+
+fn write_table(pairs: &[PathBuf], ptx: &[PathBuf], seed: u64) -> Result<bool, Box<dyn Error>> {
+    let kernels = read_features(ptx)?;
+    let mut ways = Vec::new();
+    for (pair, name) in pairs.chunks_exact(2).zip(["unfused", "fused", "third"]) {
+        let compared = report::compare(&results::read(&pair[0])?, &results::read(&pair[1])?, seed);
+        ways.push(table::Way { name, compared });
     }
-    let sum = |count: fn(&Row) -> usize| rows.values().map(count).sum::<usize>();
-    println!(
-        "{} launches: {} identical, {} without a result; {} elements: {} differ, {} where one is a NaN, \
-         {} out of bounds; {} NaNs with other bits",
-        sum(|row| row.launches),
-        sum(|row| row.identical),
-        sum(|row| row.failed),
-        sum(|row| row.elements),
-        sum(|row| row.differing),
-        sum(|row| row.nan),
-        sum(|row| row.out_of_bounds),
-        sum(|row| row.payloads),
-    );
-    Ok(rows.values().all(|row| row.launches == row.identical))
+    print!("{}", table::markdown(&ways, &kernels));
+    Ok(true)
+}
+
+fn read_features(ptx: &[PathBuf]) -> Result<BTreeMap<String, Features>, Box<dyn Error>> {
+    let mut kernels = BTreeMap::new();
+    for file in ptx {
+        kernels.extend(features::of_kernels(&std::fs::read_to_string(file)?));
+    }
+    Ok(kernels)
 }
 
 fn print_launch(compared: &Compared, class: Class, features: &Features) {

@@ -109,6 +109,12 @@ impl Difference {
     pub const fn is_identical(&self) -> bool {
         self.differing == 0
     }
+
+    /// Returns whether the results are identical, or as close as the order of additions explains.
+    #[must_use]
+    pub const fn is_explained(&self, unordered: bool) -> bool {
+        self.is_identical() || unordered && self.out_of_bounds == 0
+    }
 }
 
 /// The reason for which results may differ.

@@ -18,11 +18,12 @@ pub struct Record {
     pub outcome: Result<Vec<Vec<u8>>, String>,
 }
 
-/// Returns the digest of the outputs of a launch, with one NaN for all.
+/// Returns the digest of the outputs of a launch, with one NaN for all, and without the outputs that differ with
+/// the order of additions.
 #[must_use]
 pub fn digest(launch: &Launch, outputs: &[Vec<u8>]) -> u64 {
-    let elements = launch.outputs().map(|output| output.element).zip(outputs);
-    let canonical = elements.flat_map(|(element, bytes)| canonical(element, bytes));
+    let ordered = launch.outputs().zip(outputs).filter(|(output, _)| output.bounds.is_none());
+    let canonical = ordered.flat_map(|(output, bytes)| canonical(output.element, bytes));
     canonical.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
     })

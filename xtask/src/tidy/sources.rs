@@ -118,8 +118,7 @@ fn check_unsafe(path: &str, text: &str, found: &mut Vec<Violation>) {
 /// Refuses unit tests that use the testkit: such a test would link two copies of its own crate. The random
 /// programs and the benchmarks depend on the testkit, and it does not depend on them.
 fn check_testkit(path: &str, text: &str, found: &mut Vec<Violation>) {
-    let above =
-        ["xtask/", "crates/dmr-programs/", "crates/dmr-ptx-compare/", "crates/dmr-bench/"];
+    let above = ["xtask/", "crates/dmr-programs/", "crates/dmr-ptx-compare/", "crates/dmr-bench/"];
     let may_use_it = above.iter().any(|folder| path.starts_with(folder));
     if !path.contains("/src/") || may_use_it {
         return;

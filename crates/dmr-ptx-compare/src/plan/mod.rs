@@ -20,19 +20,19 @@ pub fn launches(kernel: &str, seed: u64) -> Option<Vec<Launch>> {
         .or_else(|| quantized::launches(plan))
 }
 
-/// Returns the family of a kernel: its name without the types.
+/// Returns the family of a kernel: its name without types and formats.
 #[must_use]
 pub fn family(kernel: &str) -> String {
     let mut name = kernel;
     while let Some((rest, _)) = split_type(name) {
         name = rest;
     }
-    let name = name.trim_end_matches("_cuda").trim_end_matches(|c: char| c.is_ascii_digit());
-    let quantized = |part: &&str| {
-        !matches!(part.as_bytes(), [b'q', digit, ..] if digit.is_ascii_digit())
-            && !matches!(*part, "K" | "k" | "0" | "1" | "cuda")
-    };
-    name.split('_').filter(quantized).collect::<Vec<_>>().join("_")
+    if name.starts_with("quantize_") || name.starts_with("cast_") {
+        return name.split('_').take(1).collect();
+    }
+    let format =
+        |part: &&str| part.starts_with('q') && part[1..].starts_with(|c: char| c.is_ascii_digit());
+    name.split('_').take_while(|part| !format(part)).collect::<Vec<_>>().join("_")
 }
 
 /// A kernel for which launches are wanted.
