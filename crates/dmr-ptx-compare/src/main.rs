@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::{Parser, Subcommand};
 use dmr_ptx_compare::compile::Compiler;
@@ -96,6 +98,22 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Runs every kernel with several seeds, and writes lines of seed, kernel and digest, which another machine's
+    /// can be compared with
+    Digests {
+        /// The PTX files, with cubins as above
+        #[arg(required = true)]
+        ptx: Vec<PathBuf>,
+        /// The text
+        #[arg(long)]
+        out: PathBuf,
+        /// The first seed
+        #[arg(long, default_value_t = 2)]
+        first: u64,
+        /// The number of seeds
+        #[arg(long, default_value_t = 10)]
+        seeds: u64,
+    },
     /// Compares results: launches that differ, and a table by family
     Report {
         /// A file of results
@@ -122,6 +140,7 @@ fn main() -> ExitCode {
             record(&gpu, &simulator, &out, ulp, seed)
         }
         Command::Check { recorded, results, seed } => check(&recorded, &results, seed),
+        Command::Digests { ptx, out, first, seeds } => digests(&ptx, &out, first..first + seeds),
         Command::Table { results, ptx, seed } => write_table(&results, &ptx, seed),
         Command::Report { left, right, ptx, seed } => report(&left, &right, &ptx, seed),
     };
@@ -152,6 +171,31 @@ fn compile(sources: &[PathBuf], out: &Path, compiler: &Compiler) -> Result<bool,
     Ok(true)
 }
 
+/// Reads a PTX file, and the cubin beside it for a GPU.
+fn image(file: &Path) -> Result<Image, Box<dyn Error>> {
+    let text = std::fs::read_to_string(file)?;
+    let kernels = features::kernels(&text);
+    let cubin = file.with_extension("cubin");
+    let bytes =
+        if cubin.exists() { std::fs::read(cubin)? } else { text.bytes().chain([0]).collect() };
+    Ok(Image { kernels, bytes })
+}
+
+fn digests(files: &[PathBuf], out: &Path, seeds: Range<u64>) -> Result<bool, Box<dyn Error>> {
+    let mut text = String::new();
+    let _context = device::hold()?;
+    for file in files {
+        let image = image(file)?;
+        for seed in seeds.clone() {
+            for (kernel, digest) in recorded::digests(&device::run(&image, seed)?, seed) {
+                text.push_str(&format!("{seed} {kernel} {digest:016x}\n"));
+            }
+        }
+    }
+    std::fs::write(out, text)?;
+    Ok(true)
+}
+
 fn run(
     files: &[PathBuf],
     out: &Path,
@@ -162,14 +206,10 @@ fn run(
     let mut whole = true;
     let _context = device::hold()?;
     for file in files {
-        let text = std::fs::read_to_string(file)?;
-        let mut kernels = features::kernels(&text);
-        kernels.retain(|kernel| only.is_none_or(|part| kernel.contains(part)));
-        let cubin = file.with_extension("cubin");
-        let bytes =
-            if cubin.exists() { std::fs::read(cubin)? } else { text.bytes().chain([0]).collect() };
-        let start = std::time::Instant::now();
-        match device::run(&Image { kernels, bytes }, seed) {
+        let mut image = image(file)?;
+        image.kernels.retain(|kernel| only.is_none_or(|part| kernel.contains(part)));
+        let start = Instant::now();
+        match device::run(&image, seed) {
             Ok(found) => records.extend(found),
             Err(error) => {
                 whole = false;
