@@ -1,6 +1,6 @@
 //! Atomic instructions, copies from global to shared memory, and matrices in memory.
 
-use crate::lanes::{Transfer as MatrixTransfer, Window};
+use crate::lanes::{Piece, Transfer as MatrixTransfer, Window};
 use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
@@ -275,27 +275,40 @@ impl Core<'_> {
             bytes.resize(pieces.iter().map(|piece| piece.bytes as usize).sum(), 0);
         }
         let mut at = 0;
-        for piece in &pieces {
+        let mut rest = &pieces[..];
+        while let [piece, ..] = rest {
+            // Rows that follow each other are one run.
+            let follows = |pair: &[Piece]| {
+                let (one, next) = (&pair[0], &pair[1]);
+                next.address == one.address.wrapping_add(u64::from(one.bytes))
+                    && (next.lane == one.lane + 1 && next.bytes == one.bytes)
+            };
+            let count = 1 + rest.windows(2).take_while(|pair| follows(pair)).count();
+            rest = &rest[count..];
             let (space, offset) = match transfer.window {
                 Window::Generic => resolve(piece.address),
                 Window::Global => (SpaceName::Global, piece.address),
                 Window::Shared => (SpaceName::Shared, piece.address),
             };
-            let lane = usize::from(piece.lane);
+            let run = Run { address: offset, first: usize::from(piece.lane), count };
             let reach = Reach {
                 space,
-                mask: 1 << lane,
+                mask: run.mask(),
                 bytes: piece.bytes,
                 kind: AccessKind::Plain,
                 uniform: false,
             };
-            if !piece.address.is_multiple_of(u64::from(piece.align.max(1))) {
-                let kind = FaultKind::Misaligned { space, address: offset, bytes: piece.align };
-                return Err(Stop::new(kind, lane));
+            let align = u64::from(piece.align.max(1));
+            let misaligned = (0..count as u64)
+                .find(|index| !(offset + index * u64::from(piece.bytes)).is_multiple_of(align));
+            if let Some(index) = misaligned {
+                let address = offset + index * u64::from(piece.bytes);
+                let kind = FaultKind::Misaligned { space, address, bytes: piece.align };
+                return Err(Stop::new(kind, run.first + index as usize));
             }
-            let Some(part) = bytes.get_mut(at..at + piece.bytes as usize) else { break };
-            at += piece.bytes as usize;
-            let run = Run { address: offset, first: lane, count: 1 };
+            let end = at + count * piece.bytes as usize;
+            let Some(part) = bytes.get_mut(at..end) else { break };
+            at = end;
             if transfer.is_store {
                 self.write_run(common, warp, &reach, run, part)?;
             } else {

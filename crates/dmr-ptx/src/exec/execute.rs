@@ -104,7 +104,8 @@ impl Core<'_> {
         }
     }
 
-    fn arith(&mut self, warp: &mut Warp, base: u32, step: &ArithStep, mask: Mask) {
+    #[inline(never)]
+    pub(super) fn arith(&mut self, warp: &mut Warp, base: u32, step: &ArithStep, mask: Mask) {
         let count = usize::from(step.count).min(step.sources.len());
         let [result, other] = &mut *self.results;
         let (mut values, mut uniform) = ([&ZERO; 6], !step.arith.has_carry());
@@ -120,7 +121,8 @@ impl Core<'_> {
             return;
         }
         // A plain loop over all lanes is faster than one over many of them.
-        let computed = if mask.count_ones() < DENSE { mask } else { Mask::MAX };
+        let is_dense = mask == Mask::MAX || mask.count_ones() >= DENSE;
+        let computed = if is_dense { Mask::MAX } else { mask };
         let mut carry = warp.carry;
         step.arith.eval(&values[..count], result, other, computed, &mut carry);
         warp.carry = warp.carry & !mask | carry & mask;

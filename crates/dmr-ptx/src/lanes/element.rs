@@ -65,6 +65,7 @@ impl Element {
     }
 
     /// Returns the exact value of a floating-point element.
+    #[inline]
     pub(super) fn to_f64(self, bits: u64) -> f64 {
         match self {
             Self::F64 => f64::from_bits(bits),
@@ -90,6 +91,7 @@ impl Element {
     }
 
     /// Returns the element that is nearest to a value, the even one of two: `F16`, `F32` or `F64`.
+    #[inline]
     pub(super) fn round(self, value: f64) -> u64 {
         match self {
             Self::F64 => value.to_bits(),

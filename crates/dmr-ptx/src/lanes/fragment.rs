@@ -126,11 +126,11 @@ impl Fragment {
             for (to, lane) in values.iter_mut().zip(lanes.iter()) {
                 *to = value(lane >> (index * bits) & kept);
             }
-            for (lane, &position) in positions.iter().enumerate() {
-                if executing >> lane & 1 != 0
+            for (lane, (&value, &position)) in values.iter().zip(positions).enumerate() {
+                if (executing == Mask::MAX || executing >> lane & 1 != 0)
                     && let Some(element) = into.get_mut(usize::from(position))
                 {
-                    *element = values[lane];
+                    *element = value;
                 }
             }
         }
@@ -153,8 +153,10 @@ impl Fragment {
                     *value |= (element(usize::from(position)) & kept) << (index * bits);
                 }
             }
-            for lane in lanes_of(executing) {
-                lanes[lane] = all[lane];
+            if executing == Mask::MAX {
+                *lanes = all;
+            } else {
+                lanes_of(executing).for_each(|lane| lanes[lane] = all[lane]);
             }
         }
     }

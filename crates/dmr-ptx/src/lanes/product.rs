@@ -110,8 +110,22 @@ impl Product {
         }
         let [a, b, sums] = &mut work.floats;
         self.multiply(a, b, sums, add);
-        let round = |position: usize| self.d.element.round(sums[position]);
-        self.d.scatter(executing, work.positions.of(&self.d), round, out);
+        let positions = work.positions.of(&self.d);
+        let value = |position: usize| sums.get(position).copied().unwrap_or_default();
+        match self.d.element {
+            Element::F32 => {
+                let round = |position| Element::F32.round(value(position));
+                self.d.scatter(executing, positions, round, out);
+            }
+            element => {
+                self.d.scatter(
+                    executing,
+                    positions,
+                    |position| element.round(value(position)),
+                    out,
+                );
+            }
+        }
     }
 
     fn integer(
@@ -137,20 +151,20 @@ impl Product {
     /// Adds the products to `sums`, in the order of k.
     fn multiply<T: Copy>(&self, a: &[T], b: &[T], sums: &mut [T], add: impl Fn(T, T, T) -> T) {
         let (rows, columns, depth) = (self.a.rows, self.b.columns, self.a.columns);
-        for matrix in 0..self.a.matrices() {
-            let right = &b[matrix * depth * columns..][..depth * columns];
-            for row in 0..rows {
-                let left = &a[(matrix * rows + row) * depth..][..depth];
-                let sums = &mut sums[(matrix * rows + row) * columns..][..columns];
-                // Every matrix has a multiple of eight columns.
-                for (block, sums) in sums.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                    for (&left, right) in left.iter().zip(right.chunks_exact(columns)) {
-                        let Some(right) = right[8 * block..].first_chunk::<8>() else { continue };
-                        for (sum, &right) in sums.iter_mut().zip(right) {
-                            *sum = add(*sum, left, right);
-                        }
+        // Every matrix has a multiple of eight columns.
+        let blocks = (columns / 8).max(1);
+        let (right, _) = b.as_chunks::<8>();
+        let (sums, _) = sums.as_chunks_mut::<8>();
+        for (row, left) in a.chunks_exact(depth).enumerate() {
+            let right = &right[row / rows * depth * blocks..][..depth * blocks];
+            for (block, sums) in sums[row * blocks..][..blocks].iter_mut().enumerate() {
+                let mut all = *sums;
+                for (&left, right) in left.iter().zip(right[block..].iter().step_by(blocks)) {
+                    for (sum, &right) in all.iter_mut().zip(right) {
+                        *sum = add(*sum, left, right);
                     }
                 }
+                *sums = all;
             }
         }
     }
