@@ -165,6 +165,21 @@ impl Element {
         Some((position(a) - position(b)).unsigned_abs() as u64)
     }
 
+    /// Returns the difference in units of the last place, in the type `of`, of the largest of both values and 1: it
+    /// stays small where terms cancel. `None` where exactly one is a NaN or infinite.
+    #[must_use]
+    pub fn scaled_distance(self, a: u64, b: u64, of: Self) -> Option<u64> {
+        if self.canonical(a) == self.canonical(b) {
+            return Some(0);
+        }
+        let (a, b) = (self.decode(a), self.decode(b));
+        let largest = a.abs().max(b.abs()).max(1.0);
+        let exponent = ((largest.to_bits() >> 52) & 0x7ff) as i32 - 1023;
+        let unit = 2f64.powi(exponent - of.mantissa_bits() as i32);
+        let units = ((a - b).abs() / unit).ceil();
+        units.is_finite().then_some(units as u64)
+    }
+
     /// Returns the bits of each element.
     pub fn each(self, bytes: &[u8]) -> impl Iterator<Item = u64> {
         bytes.chunks_exact(self.size()).map(|chunk| {
@@ -213,5 +228,21 @@ mod tests {
         assert_eq!(Element::F32.distance(0x7fc0_0000, 0x7fff_ffff), Some(0));
         assert_eq!(Element::F32.distance(0x7fc0_0000, 0), None);
         assert_eq!(Element::F8E4M3.distance(0xff, 0x7e), None);
+    }
+
+    #[test]
+    fn the_scaled_distance_is_small_where_terms_cancel() {
+        let f32 = |value: f32| u64::from(value.to_bits());
+        assert_eq!(Element::F32.scaled_distance(f32(1e-9), f32(-1e-9), Element::F32), Some(1));
+        assert_eq!(
+            Element::F32.scaled_distance(f32(4.0), f32(4.0 + 4.0 * f32::EPSILON), Element::F32),
+            Some(1)
+        );
+        assert_eq!(Element::F32.scaled_distance(f32(f32::INFINITY), f32(1.0), Element::F32), None);
+        assert_eq!(
+            Element::F32.scaled_distance(f32(f32::NAN), f32(f32::NAN), Element::F32),
+            Some(0)
+        );
+        assert_eq!(Element::F32.scaled_distance(f32(f32::NAN), f32(0.0), Element::F32), None);
     }
 }

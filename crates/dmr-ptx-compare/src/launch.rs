@@ -40,6 +40,8 @@ pub struct Output {
     pub bytes: Vec<u8>,
     /// The type of its elements.
     pub element: Element,
+    /// The type that they are computed in.
+    pub computed_in: Element,
     /// How far two results of each element may be apart that differ in the order of additions.
     pub bounds: Option<Vec<f64>>,
 }
@@ -98,7 +100,12 @@ impl Launch {
 
     /// Adds memory that the kernel reads and writes.
     pub fn update(&mut self, element: Element, bytes: Vec<u8>) {
-        self.arguments.push(Argument::Output(Output { bytes, element, bounds: None }));
+        self.arguments.push(Argument::Output(Output {
+            bytes,
+            element,
+            computed_in: element,
+            bounds: None,
+        }));
     }
 
     /// Returns the outputs.

@@ -242,7 +242,7 @@ fn record(
     for compared in report::compare(&gpu, &results::read(simulator)?, seed) {
         let ulp = match &compared.difference {
             Ok(difference) if difference.is_explained(compared.unordered) => continue,
-            Ok(difference) if difference.nan == 0 && !compared.unordered => difference.ulp,
+            Ok(difference) if difference.infinite == 0 && !compared.unordered => difference.scaled,
             _ => u64::MAX,
         };
         let known = far.entry(compared.kernel).or_default();
@@ -291,7 +291,14 @@ fn report(
     };
     let whole = compared.iter().all(identical);
     let count = compared.iter().filter(|compared| identical(compared)).count();
-    println!("{count} of {} launches are identical", compared.len());
+    let differences = compared.iter().filter_map(|compared| compared.difference.as_ref().ok());
+    let payloads: usize = differences.clone().map(|difference| difference.payloads).sum();
+    let out_of_bounds: usize = differences.map(|difference| difference.out_of_bounds).sum();
+    println!(
+        "{count} of {} launches are identical; {payloads} NaNs have other bits; {out_of_bounds} sums are farther \
+         apart than their order explains",
+        compared.len()
+    );
     print!("{}", table::markdown(&[table::Way { name: "results", compared }], &kernels));
     Ok(whole)
 }

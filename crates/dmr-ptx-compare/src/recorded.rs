@@ -1,7 +1,7 @@
 //! Results that a GPU has recorded, as text: a digest of each kernel, values of those that approximate.
 //!
 //! A line is `kernel = digest`, or `kernel ~ ulp values`: the first values of its first output in hexadecimal,
-//! and how far apart results may be.
+//! and how far apart results may be, in units of the last place of the largest of both values and 1.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,7 +17,8 @@ const VALUES: usize = 64;
 pub enum Expected {
     /// Results with this digest, of all launches together.
     Digest(u64),
-    /// Results of the first launch not farther than `ulp` from these, in units of the last place.
+    /// Results of the first launch not farther from these than `ulp`
+    /// [scaled units](crate::element::Element::scaled_distance).
     Near {
         /// The largest distance.
         ulp: u64,
@@ -134,7 +135,8 @@ fn is_near(kernel: &str, seed: u64, found: &[u64], values: &[u64], ulp: u64) -> 
     let Some(output) = launches.first().and_then(|launch| launch.outputs().next()) else {
         return false;
     };
-    let near =
-        |(a, b): (&u64, &u64)| output.element.distance(*a, *b).is_some_and(|apart| apart <= ulp);
+    let near = |(a, b): (&u64, &u64)| {
+        output.element.scaled_distance(*a, *b, output.computed_in).is_some_and(|apart| apart <= ulp)
+    };
     found.iter().zip(values).all(near)
 }

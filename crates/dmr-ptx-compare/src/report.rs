@@ -20,6 +20,10 @@ pub struct Difference {
     pub nan: usize,
     /// The largest distance in units of the last place, of elements that are no NaNs.
     pub ulp: u64,
+    /// The largest difference in units of the last place of the largest of both values and 1.
+    pub scaled: u64,
+    /// The elements of which exactly one is infinite.
+    pub infinite: usize,
     /// The elements that are farther apart than the order of additions explains, where bounds are known.
     pub out_of_bounds: usize,
     /// The first differing element: its index, and both values as bits.
@@ -96,6 +100,10 @@ impl Difference {
             match element.distance(a, b) {
                 Some(ulp) => self.ulp = self.ulp.max(ulp),
                 None => self.nan += 1,
+            }
+            match element.scaled_distance(a, b, output.computed_in) {
+                Some(apart) => self.scaled = self.scaled.max(apart),
+                None => self.infinite += 1,
             }
             if let Some(bounds) = &output.bounds {
                 let apart = (element.decode(a) - element.decode(b)).abs();

@@ -19,12 +19,8 @@ pub struct Way<'a> {
 /// The sum of a family under one way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
-    launches: usize,
-    identical: usize,
     differing: usize,
-    ulp: u64,
-    nan: usize,
-    out_of_bounds: usize,
+    scaled: u64,
 }
 
 #[derive(Debug, Default)]
@@ -52,37 +48,45 @@ pub fn markdown(ways: &[Way<'_>], kernels: &BTreeMap<String, Features>) -> Strin
     }
     let mut text = "| reason | family | kernels | elements |".to_owned();
     for way in ways {
-        let _ = write!(text, " {}: differ | max ulp |", way.name);
+        let _ = write!(text, " {}: differ | units |", way.name);
     }
     let columns = 4 + 2 * ways.len();
     let _ = writeln!(text, "\n|{}", " --- |".repeat(columns));
-    for ((class, family), row) in &rows {
+    let (differing, same): (Vec<_>, Vec<_>) =
+        rows.into_iter().partition(|(_, row)| row.sums.iter().any(|sum| sum.differing > 0));
+    for ((class, family), row) in &differing {
         row.write(&mut text, class.text(), family);
     }
+    let mut others = Row { sums: vec![Sum::default(); ways.len()], ..Row::default() };
+    let mut families = BTreeSet::new();
+    for ((_, family), row) in same {
+        others.elements += row.elements;
+        others.kernels.extend(row.kernels);
+        families.insert(format!("`{family}`"));
+    }
+    others.write(&mut text, "no difference", "the families below");
     total.write(&mut text, "all", "");
+    let families: Vec<_> = families.into_iter().collect();
+    let _ = writeln!(text, "\nWithout a difference: {}.", families.join(", "));
     text
 }
 
 impl Row {
     fn add(&mut self, way: usize, compared: &Compared) {
         let Some(sum) = self.sums.get_mut(way) else { return };
-        sum.launches += 1;
         let Ok(difference) = &compared.difference else { return };
         if way == 0 {
             self.elements += difference.elements;
         }
-        sum.identical += usize::from(difference.is_identical());
         sum.differing += difference.differing;
-        sum.ulp = sum.ulp.max(difference.ulp);
-        sum.nan += difference.nan;
-        sum.out_of_bounds += difference.out_of_bounds;
+        sum.scaled = sum.scaled.max(difference.scaled);
     }
 
     fn write(&self, text: &mut String, reason: &str, family: &str) {
         let _ =
             write!(text, "| {reason} | {family} | {} | {} |", self.kernels.len(), self.elements);
         for sum in &self.sums {
-            let _ = write!(text, " {} | {} |", sum.differing, sum.ulp);
+            let _ = write!(text, " {} | {} |", sum.differing, sum.scaled);
         }
         text.push('\n');
     }

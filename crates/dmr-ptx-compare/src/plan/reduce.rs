@@ -113,6 +113,10 @@ fn norm(plan: Plan<'_>, element: Element, factors: usize) -> Vec<Launch> {
         let values = launch.draw.values(element, Style::Mild, rows * columns);
         launch.input(values);
         launch.output(element, rows * columns);
+        if let Some(Argument::Output(output)) = launch.arguments.last_mut() {
+            // These kernels compute in `f32` whatever the type of their elements.
+            output.computed_in = if element == Element::F64 { Element::F32 } else { element };
+        }
         for _ in 0..factors {
             if given {
                 let values = launch.draw.values(element, Style::Mild, columns);
