@@ -61,9 +61,12 @@ enum Command {
     },
     /// Prints the table of differences of kernels that were compiled in several ways
     Table {
-        /// Two files of results for each way: unfused first, then fused
+        /// Two files of results for each way
         #[arg(required = true)]
         results: Vec<PathBuf>,
+        /// The name of a way: the head of its columns
+        #[arg(long, required = true)]
+        way: Vec<String>,
         /// The PTX files, for the reasons of differences
         #[arg(long, num_args = 0..)]
         ptx: Vec<PathBuf>,
@@ -141,7 +144,7 @@ fn main() -> ExitCode {
         }
         Command::Check { recorded, results, seed } => check(&recorded, &results, seed),
         Command::Digests { ptx, out, first, seeds } => digests(&ptx, &out, first..first + seeds),
-        Command::Table { results, ptx, seed } => write_table(&results, &ptx, seed),
+        Command::Table { results, way, ptx, seed } => write_table(&results, &way, &ptx, seed),
         Command::Report { left, right, ptx, seed } => report(&left, &right, &ptx, seed),
     };
     match run {
@@ -303,10 +306,15 @@ fn report(
     Ok(whole)
 }
 
-fn write_table(pairs: &[PathBuf], ptx: &[PathBuf], seed: u64) -> Result<bool, Box<dyn Error>> {
+fn write_table(
+    pairs: &[PathBuf],
+    names: &[String],
+    ptx: &[PathBuf],
+    seed: u64,
+) -> Result<bool, Box<dyn Error>> {
     let kernels = read_features(ptx)?;
     let mut ways = Vec::new();
-    for (pair, name) in pairs.chunks_exact(2).zip(["unfused", "fused", "third"]) {
+    for (pair, name) in pairs.chunks_exact(2).zip(names) {
         let compared = report::compare(&results::read(&pair[0])?, &results::read(&pair[1])?, seed);
         ways.push(table::Way { name, compared });
     }
