@@ -23,7 +23,7 @@ pub enum CompileError {
     Call {
         /// The function.
         call: &'static str,
-        /// What it returned.
+        /// Its result.
         code: c_int,
     },
     /// The source has errors.
@@ -54,7 +54,7 @@ const MATHEMATICS: &str = "#pragma once\n\
     #define M_2_SQRTPI 1.12837916709551257390\n\
     #define M_SQRT1_2 0.70710678118654752440\n";
 
-/// What to compile with.
+/// A compiler, and its options.
 #[derive(Clone, Debug)]
 pub struct Compiler {
     /// The library: `libnvrtc.so.12`.

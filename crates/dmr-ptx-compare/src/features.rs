@@ -1,8 +1,8 @@
-//! What the PTX of a kernel permits: contraction, approximations, atomics of floats.
+//! Properties of a kernel's PTX that permit several results: contraction, approximations, atomics of floats.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What makes results of a kernel differ between machines that are both right.
+/// The properties for which results of a kernel may differ between two machines that are both right.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features {
     /// Instructions with results that are only approximately determined.

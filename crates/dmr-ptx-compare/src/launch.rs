@@ -6,7 +6,7 @@ use crate::element::Element;
 /// One launch of a kernel, with everything that it needs.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// What distinguishes it from other launches of the kernel: "dense", "strided".
+    /// Its name among the launches of the kernel: "dense", "strided".
     pub variant: &'static str,
     /// The source of its values.
     pub draw: Draw,
@@ -42,7 +42,7 @@ pub struct Output {
     pub element: Element,
     /// The type that they are computed in.
     pub computed_in: Element,
-    /// How far two results of each element may be apart that differ in the order of additions.
+    /// The largest difference of each element between two orders of additions.
     pub bounds: Option<Vec<f64>>,
 }
 

@@ -12,7 +12,7 @@
 //! | [`plan`] | the launches of a kernel, by the conventions of its family |
 //! | [`device`] | runs launches through the driver, simulated or not |
 //! | [`results`] | the file of results |
-//! | [`features`] | what the PTX of a kernel permits: contraction, approximations, atomics of floats |
+//! | [`features`] | properties of PTX that permit several results: contraction, approximations, atomics of floats |
 //! | [`compile`], [`split`] | compiles the kernels, and splits PTX into parts |
 //! | [`recorded`] | results that a GPU has recorded, as text |
 //! | [`report`], [`table`] | the comparison of two files of results, and its table |

@@ -78,7 +78,7 @@ enum Command {
     Record {
         /// The results of the GPU
         gpu: PathBuf,
-        /// Those of the simulator. A kernel of which results differ is left out, or, with `--ulp`, has values
+        /// The results of the simulator. A kernel of which results differ is left out, or, with `--ulp`, has values
         simulator: PathBuf,
         /// The text
         #[arg(long)]
@@ -168,7 +168,8 @@ fn compile(sources: &[PathBuf], out: &Path, compiler: &Compiler) -> Result<bool,
         let parts = split::split(&text, PART);
         for (index, part) in parts.iter().enumerate() {
             let number = if parts.len() == 1 { String::new() } else { format!("{index:02}") };
-            std::fs::write(out.join(format!("{name}{number}.ptx")), part)?;
+            let head = format!("// PTX of {name}.cu, compiled by `dmr-ptx-compare compile`.\n");
+            std::fs::write(out.join(format!("{name}{number}.ptx")), head + part)?;
         }
     }
     Ok(true)

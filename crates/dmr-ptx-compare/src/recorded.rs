@@ -12,7 +12,7 @@ use crate::results::{self, Record};
 /// The number of values in a line of a kernel that approximates.
 const VALUES: usize = 64;
 
-/// What the results of a kernel must be.
+/// The results that a kernel must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// Results with this digest, of all launches together.

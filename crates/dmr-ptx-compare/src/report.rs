@@ -7,7 +7,7 @@ use crate::launch::{Launch, Output};
 use crate::plan;
 use crate::results::Record;
 
-/// How far the results of a launch are apart.
+/// The difference between two results of a launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     /// The elements compared.
@@ -39,7 +39,7 @@ pub struct Compared {
     pub variant: String,
     /// The difference, or why there is none.
     pub difference: Result<Difference, String>,
-    /// Whether results differ with the order of additions.
+    /// `true` where results differ with the order of additions.
     pub unordered: bool,
 }
 
