@@ -6,6 +6,7 @@ mod error;
 mod expression;
 mod functions;
 mod initial;
+mod instruction;
 mod link;
 mod module;
 mod names;
