@@ -1,4 +1,6 @@
 //! Arithmetic with the carry flag of each lane: `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc`, `madc`.
+//!
+//! A subtraction clears the flag if it borrows: it adds the complement. Compilers read a borrow by `addc`.
 
 use super::integer::low;
 use super::io::Io;
@@ -57,9 +59,13 @@ impl Op {
         let bits = self.ty.bytes() as u32 * 8;
         io.three_with_flag(flags, |a, b, c, carry| {
             let carry_in = u64::from(carry && self.reads);
+            let borrow_in = u64::from(!carry && self.reads);
             let (result, carry_out) = match self.operator {
                 Operator::Add => sum(a, b, carry_in, bits),
-                Operator::Sub => difference(a, b, carry_in, bits),
+                Operator::Sub => {
+                    let (result, borrow_out) = difference(a, b, borrow_in, bits);
+                    (result, !borrow_out)
+                }
                 Operator::MadLo => sum(low(a.wrapping_mul(b), bits), c, carry_in, bits),
                 Operator::MadHi => sum(high(a, b, self.ty), c, carry_in, bits),
             };

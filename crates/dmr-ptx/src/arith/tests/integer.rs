@@ -174,7 +174,9 @@ fn a_chain_with_carry_computes_on_wide_numbers() {
                     u128::from(words[n][0][lane]) | u128::from(words[n][1][lane]) << width
                 });
                 let (sum, over) = if adds { a.overflowing_add(b) } else { a.overflowing_sub(b) };
-                let carries = if width == 64 { over } else { sum >> (2 * width) & 1 != 0 };
+                let over = if width == 64 { over } else { sum >> (2 * width) & 1 != 0 };
+                // A subtraction clears the flag if it borrows.
+                let carries = over == adds;
                 let result = u128::from(results[0][lane]) | u128::from(results[1][lane]) << width;
                 let expected = if width == 64 { sum } else { sum & u128::from(u64::MAX) };
                 assert_eq!(result, expected, "{ty} {a:x} {b:x}");
