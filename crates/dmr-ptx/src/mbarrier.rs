@@ -179,6 +179,11 @@ impl Instruction {
         self.operation == Operation::PendingCount
     }
 
+    /// Returns true if it arrives when the copies of the thread have completed.
+    pub(crate) fn counts_copies(&self) -> bool {
+        matches!(self.operation, Operation::ArriveOfCopies { .. })
+    }
+
     /// Returns true if it leaves the object as it is.
     pub(crate) fn is_read(&self) -> bool {
         matches!(self.operation, Operation::Test { .. } | Operation::PendingCount)
@@ -243,6 +248,11 @@ impl Instruction {
 
 fn check_count(count: u64) -> Result<(), Defect> {
     if (1..=MOST).contains(&count) { Ok(()) } else { Err(Defect::Count(count)) }
+}
+
+/// Returns the number of the phase of an object: it counts modulo 4.
+pub(crate) fn phase(object: u64) -> u64 {
+    object >> 61 & 3
 }
 
 /// Returns the object after `bytes` bytes of an asynchronous copy that it waits for were written.

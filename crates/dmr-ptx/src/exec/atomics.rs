@@ -1,10 +1,10 @@
-//! Atomic instructions, copies from global to shared memory, and matrices in memory.
+//! Atomic instructions, and matrices in memory.
 
 use crate::lanes::{Piece, Transfer as MatrixTransfer, Window};
 use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
-use super::code::{Atomic, Location, NO_REG, Value, WarpStep};
+use super::code::{Atomic, NO_REG, Value, WarpStep};
 use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
 use super::global::AccessKind;
@@ -194,46 +194,6 @@ impl Core<'_> {
             if reg != NO_REG {
                 warp.register_mut(base, reg)[lane] = old;
             }
-        }
-        Ok(())
-    }
-
-    /// Copies from global to shared memory at once; `size` is the bytes that are copied, and the rest is zero.
-    pub(super) fn copy_async(
-        &mut self,
-        common: &mut Common,
-        warp: &mut Warp,
-        fragment: &Fragment,
-        places: (&Location, &Location),
-        amount: (u8, Option<Value>),
-        mask: Mask,
-    ) -> Result<(), Box<Stop>> {
-        let (bytes, size) = amount;
-        let to = self.addresses(warp, fragment, places.0);
-        let from = self.addresses(warp, fragment, places.1);
-        let sizes = size.map(|size| *self.value(warp, fragment.base, size));
-        let all = u32::from(bytes);
-        let reach = Reach {
-            space: SpaceName::Shared,
-            mask,
-            bytes: all,
-            kind: AccessKind::Plain,
-            uniform: false,
-        };
-        check_aligned(&reach, &to)?;
-        check_aligned(&Reach { space: SpaceName::Global, ..reach }, &from)?;
-        for lane in lanes_of(mask) {
-            let mut buffer = [0; 16];
-            let copied =
-                sizes.map_or(u64::from(bytes), |sizes| sizes[lane].min(u64::from(bytes))) as usize;
-            if copied > 0 {
-                let (space, offset) = resolve(from[lane]);
-                let source = Reach { space, bytes: copied as u32, ..reach };
-                let run = Run { address: offset, first: lane, count: 1 };
-                self.read_run(common, warp, &source, run, &mut buffer[..copied])?;
-            }
-            let run = Run { address: to[lane], first: lane, count: 1 };
-            self.write_run(common, warp, &reach, run, &buffer[..usize::from(bytes)])?;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use crate::types::Mask;
 use super::code::BarrierKind;
 use super::core::Faulted;
 use super::fault::{Checks, FaultKind};
+use super::in_flight::Copies;
 use super::order::Order;
 use super::shadow::Shadow;
 use super::warp::{State, Warp};
@@ -36,6 +37,8 @@ pub(super) struct Common {
     pub(super) written: Vec<u8>,
     pub(super) shadow: Option<Shadow>,
     pub(super) order: Order,
+    /// The asynchronous copies that are in flight.
+    pub(super) copies: Copies,
     barriers: Vec<Arrivals>,
     /// The barriers at which threads have arrived, by bits.
     arrived: u32,
@@ -51,6 +54,7 @@ impl Common {
             written: vec![0; if checks.uninitialised { shared } else { 0 }],
             shadow: (checks.shared_races && shared > 0).then(|| Shadow::new(shared)),
             order: Order::new(warps),
+            copies: Copies::default(),
             barriers: vec![arrivals; BARRIERS],
             arrived: 0,
         }
@@ -61,6 +65,9 @@ impl Common {
         (self.number, self.index) = (number, index);
         self.shared.fill(0);
         self.written.fill(0);
+        if !self.copies.is_empty() {
+            self.copies = Copies::default();
+        }
         if !self.order.restart() {
             let (shared, warps) = (self.shared.len(), self.barriers[0].lanes.len());
             self.order = Order::new(warps);

@@ -5,9 +5,10 @@ use crate::lanes::Instruction as WarpInstruction;
 use crate::syntax::SpecialRegister;
 
 use super::atomic::Change;
+use super::copies::CopyStep;
 use super::fault::SpaceName;
 use super::global::{AccessKind, Scope};
-use super::mbarriers::{BulkCopy, MemoryBarrier};
+use super::mbarriers::MemoryBarrier;
 
 /// The number of a register within the registers of its function.
 pub(super) type Reg = u32;
@@ -238,14 +239,8 @@ pub(super) enum Op {
     Warp(u32),
     /// An instruction on an `mbarrier` object.
     MemoryBarrier(MemoryBarrier),
-    CopyBulk(Box<BulkCopy>),
-    /// A copy from global to shared memory.
-    CopyAsync {
-        to: Location,
-        from: Location,
-        bytes: u8,
-        size: Option<Value>,
-    },
+    /// An instruction of asynchronous copies.
+    Copies(Box<CopyStep>),
     /// Refuses what was recognised at load: an index of the refusals of the program.
     Refused(u32),
 }

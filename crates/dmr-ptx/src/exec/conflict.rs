@@ -44,6 +44,54 @@ impl Core<'_> {
         run: Run,
         access: (Touching, &[u8]),
     ) -> Result<(), Box<Stop>> {
+        self.check_copies(common, reach, run, access)?;
+        self.touch_ordered(common, warp, reach, run, access)
+    }
+
+    /// Refuses an access to bytes of an asynchronous copy that is in flight.
+    fn check_copies(
+        &self,
+        common: &Common,
+        reach: &Reach,
+        run: Run,
+        access: (Touching, &[u8]),
+    ) -> Result<(), Box<Stop>> {
+        let (touching, new) = access;
+        let bytes = run.count as u64 * u64::from(reach.bytes);
+        let Some(copy) = common.copies.conflict(run.address, bytes, touching.writes()) else {
+            return Ok(());
+        };
+        let at = run.address.max(copy.address);
+        let lane = run.first + ((at - run.address) / u64::from(reach.bytes)) as usize;
+        let end = (run.address + bytes).min(copy.address + copy.bytes);
+        let kept = common.shared.get(at as usize..end as usize);
+        let written = new.get((at - run.address) as usize..(end - run.address) as usize);
+        let is_equal = touching == Touching::Write && !copy.is_source && written == kept;
+        if is_equal && !self.checks.equal_writes {
+            return Ok(());
+        }
+        let place = self.code.place(copy.instruction);
+        let verb = if copy.is_source { "reads" } else { "writes" };
+        let kind = FaultKind::Race {
+            space: SpaceName::Shared,
+            address: at,
+            access: touching.name(),
+            other: Thread { block: common.index, thread: self.thread_index(copy.thread) },
+            earlier: format!("{verb} by an asynchronous copy at {place}, not waited for"),
+            equal: is_equal,
+        };
+        Err(Stop::new(kind, lane))
+    }
+
+    /// Notes an access to shared memory that may be one of a copy in flight.
+    pub(super) fn touch_ordered(
+        &self,
+        common: &mut Common,
+        warp: &Warp,
+        reach: &Reach,
+        run: Run,
+        access: (Touching, &[u8]),
+    ) -> Result<(), Box<Stop>> {
         let Some(shadow) = &mut common.shadow else { return Ok(()) };
         let (touching, new) = access;
         let first_thread = warp.number * WARP as u32;

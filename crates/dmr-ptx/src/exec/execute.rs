@@ -56,10 +56,7 @@ impl Core<'_> {
             Op::MemoryBarrier(barrier) => {
                 self.memory_barrier(common, warp, fragment, barrier, mask)?;
             }
-            Op::CopyBulk(copy) => self.copy_bulk(common, warp, fragment, copy, mask)?,
-            Op::CopyAsync { to, from, bytes, size } => {
-                self.copy_async(common, warp, fragment, (to, from), (*bytes, *size), mask)?;
-            }
+            Op::Copies(step) => self.copy_step(common, warp, fragment, step, mask)?,
             Op::Fence(scope) => self.fence(common, warp, *scope),
             Op::Branch { .. } | Op::BranchIndex { .. } | Op::Call(_) | Op::Return | Op::Exit => {
                 return self.control(common, warp, fragment, op, mask);

@@ -1,16 +1,17 @@
-//! Instructions on `mbarrier` objects of shared memory, and the copies whose bytes they count.
+//! Instructions on `mbarrier` objects of shared memory.
 
-use crate::mbarrier::{Instruction, complete_bytes};
-use crate::types::{Lanes, Mask, WARP};
+use crate::mbarrier::{Instruction, complete_bytes, phase};
+use crate::types::{Mask, WARP};
 
 use super::block::Common;
 use super::code::{Location, NO_REG, Reg, Value};
 use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
 use super::global::{AccessKind, Scope};
-use super::memory::{RUN_BYTES, Reach, check_aligned};
+use super::in_flight::Phase;
+use super::memory::{Reach, check_aligned};
 use super::shadow::Touching;
-use super::space::{Run, lanes_of, resolve, window};
+use super::space::{Run, lanes_of, window};
 use super::warp::{Fragment, Warp};
 
 /// The bytes of an object.
@@ -25,16 +26,6 @@ pub(super) struct MemoryBarrier {
     /// The operand behind the address, where the text has one.
     pub(super) operand: Option<Value>,
     pub(super) dst: Reg,
-}
-
-/// A copy of bytes between global and shared memory by one thread: `cp.async.bulk`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BulkCopy {
-    pub(super) to: Location,
-    pub(super) from: Location,
-    pub(super) size: Value,
-    /// The object that counts the bytes.
-    pub(super) barrier: Option<Location>,
 }
 
 impl Core<'_> {
@@ -116,8 +107,12 @@ impl Core<'_> {
         if reads {
             if outcome.result != 0 {
                 common.order.observe(warp.number as usize, generic);
+                common.copies.complete(run.address, phase(outcome.object));
             }
             return Ok(outcome.result);
+        }
+        if instruction.counts_copies() {
+            self.count_copies(common, warp, run, phase(u64::from_le_bytes(bits)))?;
         }
         common.order.publish(warp.number as usize, generic);
         common.shared[range.clone()].copy_from_slice(&outcome.object.to_le_bytes());
@@ -130,61 +125,25 @@ impl Core<'_> {
 }
 
 impl Core<'_> {
-    /// Copies bytes between global and shared memory at once, and counts them at the copy's object.
-    pub(super) fn copy_bulk(
-        &mut self,
-        common: &mut Common,
-        warp: &mut Warp,
-        fragment: &Fragment,
-        copy: &BulkCopy,
-        mask: Mask,
-    ) -> Result<(), Box<Stop>> {
-        let to = self.addresses(warp, fragment, &copy.to);
-        let from = self.addresses(warp, fragment, &copy.from);
-        let sizes = *self.value(warp, fragment.base, copy.size);
-        let barriers = copy.barrier.map(|barrier| self.addresses(warp, fragment, &barrier));
-        for lane in lanes_of(mask) {
-            let size = sizes[lane] & 0xffff_ffff;
-            if !size.is_multiple_of(16) {
-                let message = format!("a bulk copy of {size} bytes: not a multiple of 16");
-                return Err(Stop::new(FaultKind::Invalid(message), lane));
-            }
-            let mut buffer = [0; RUN_BYTES];
-            let mut at = 0;
-            while at < size {
-                let part = (size - at).min(RUN_BYTES as u64) as usize;
-                let reach = |space| Reach {
-                    space,
-                    mask: 1 << lane,
-                    bytes: part as u32,
-                    kind: AccessKind::Plain,
-                    uniform: false,
-                };
-                let place = |location: &Location, addresses: &Lanes| {
-                    let address = addresses[lane] + at;
-                    let (space, address) = match location.space {
-                        SpaceName::Generic => resolve(address),
-                        space => (space, address),
-                    };
-                    (reach(space), Run { address, first: lane, count: 1 })
-                };
-                let (source, run) = place(&copy.from, &from);
-                check_address(&source, run)?;
-                self.read_run(common, warp, &source, run, &mut buffer[..part])?;
-                let (target, run) = place(&copy.to, &to);
-                check_address(&target, run)?;
-                self.write_run(common, warp, &target, run, &buffer[..part])?;
-                at += part as u64;
-            }
-            if let Some(barriers) = &barriers {
-                self.count_bytes(common, warp, lane, resolve(barriers[lane]).1, size)?;
-            }
-        }
-        Ok(())
+    /// Returns the phase of the object at `address` of shared memory.
+    pub(super) fn phase_of(
+        &self,
+        common: &Common,
+        address: u64,
+        lane: usize,
+    ) -> Result<Phase, Box<Stop>> {
+        let kind = AccessKind::Atomic(Scope::Cta);
+        let reach =
+            Reach { space: SpaceName::Shared, mask: 1 << lane, bytes: BYTES, kind, uniform: false };
+        let run = Run { address, first: lane, count: 1 };
+        let range = self.shared_range(common, &reach, run, BYTES as usize)?;
+        let mut bits = [0; BYTES as usize];
+        bits.copy_from_slice(&common.shared[range]);
+        Ok(Phase { object: address, number: phase(u64::from_le_bytes(bits)) })
     }
 
     /// Counts the bytes of a copy that a lane has made at the object at `address` of shared memory.
-    fn count_bytes(
+    pub(super) fn count_bytes(
         &mut self,
         common: &mut Common,
         warp: &Warp,
@@ -208,15 +167,6 @@ impl Core<'_> {
         (self.polls, self.changed) = (0, true);
         Ok(())
     }
-}
-
-/// Refuses an address of a bulk copy that is not a multiple of 16.
-fn check_address(reach: &Reach, run: Run) -> Result<(), Box<Stop>> {
-    if run.address.is_multiple_of(16) {
-        return Ok(());
-    }
-    let kind = FaultKind::Misaligned { space: reach.space, address: run.address, bytes: 16 };
-    Err(Stop::new(kind, run.first))
 }
 
 fn stop(defect: &crate::mbarrier::Defect, lane: usize) -> Box<Stop> {

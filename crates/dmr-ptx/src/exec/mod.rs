@@ -12,6 +12,7 @@
 //! | `control`, `sync` | branches and calls; operations between lanes |
 //! | `transfer` | loads and stores |
 //! | `memory`, `atomics`, `atomic`, `space` | accesses to the spaces, and the windows of generic addresses |
+//! | `mbarriers`, `copies`, `in_flight` | `mbarrier` objects, and asynchronous copies until they are waited for |
 //! | `order`, `shadow`, `conflict` | which accesses are ordered, the last ones to each byte of shared memory, and the report of a race |
 //! | `global` | global memory, which the caller provides |
 //! | `fault` | checks, limits, and what ends a launch |
@@ -23,10 +24,12 @@ mod block;
 mod code;
 mod conflict;
 mod control;
+mod copies;
 mod core;
 mod execute;
 mod fault;
 mod global;
+mod in_flight;
 mod launch;
 mod load;
 mod mbarriers;

@@ -15,7 +15,7 @@ pub(super) enum Touching {
 }
 
 impl Touching {
-    fn writes(self) -> bool {
+    pub(super) fn writes(self) -> bool {
         matches!(self, Self::Write | Self::StrongWrite)
     }
 

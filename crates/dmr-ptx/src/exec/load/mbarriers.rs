@@ -1,14 +1,13 @@
-//! The decoding of instructions on `mbarrier` objects, and of the copies whose bytes they count.
+//! The decoding of instructions on `mbarrier` objects.
 
 use crate::lanes::{Role, Window};
 use crate::mbarrier;
 use crate::syntax::Operand;
-use crate::types::Type;
 
 use super::function::{Decoding, FunctionLoader};
 use crate::exec::code::{NO_REG, Op};
 use crate::exec::fault::SpaceName;
-use crate::exec::mbarriers::{BulkCopy, MemoryBarrier};
+use crate::exec::mbarriers::MemoryBarrier;
 
 impl FunctionLoader<'_, '_> {
     /// Decodes an instruction on an `mbarrier` object; `None` for any other.
@@ -18,9 +17,6 @@ impl FunctionLoader<'_, '_> {
         modifiers: &[&str],
         operands: &[Operand],
     ) -> Decoding<Option<Op>> {
-        if let ("cp", ["async", "bulk", rest @ ..]) = (name, modifiers) {
-            return self.decode_bulk(rest, operands).map(Some);
-        }
         let Some(decoded) = mbarrier::decode(name, modifiers) else { return Ok(None) };
         let instruction = decoded?;
         let shape = instruction.operands();
@@ -52,39 +48,5 @@ impl FunctionLoader<'_, '_> {
             }
         }
         Ok(Some(Op::MemoryBarrier(barrier)))
-    }
-
-    /// Decodes `cp.async.bulk` from what follows that.
-    fn decode_bulk(&mut self, modifiers: &[&str], operands: &[Operand]) -> Decoding<Op> {
-        let (to, from) = match modifiers {
-            ["commit_group" | "wait_group" | "prefetch", ..] => return Ok(Op::Nop),
-            ["shared::cluster" | "shared::cta", "global", "mbarrier::complete_tx::bytes", ..] => {
-                (SpaceName::Shared, SpaceName::Global)
-            }
-            ["shared::cluster", "shared::cta", "mbarrier::complete_tx::bytes"] => {
-                (SpaceName::Shared, SpaceName::Shared)
-            }
-            ["global", "shared::cta", "bulk_group", ..] => (SpaceName::Global, SpaceName::Shared),
-            _ => return Err("tensor copies and reductions are not supported".to_owned()),
-        };
-        if modifiers.iter().any(|modifier| matches!(*modifier, "multicast::cluster" | "cp_mask")) {
-            return Err("copies to several blocks or by a mask are not supported".to_owned());
-        }
-        let [target, source, size, rest @ ..] = operands else {
-            return Err("it has too few operands".to_owned());
-        };
-        let barrier = match rest.first() {
-            Some(operand) if to == SpaceName::Shared => {
-                Some(self.location(operand, SpaceName::Shared)?)
-            }
-            None if to == SpaceName::Shared => return Err("its barrier is missing".to_owned()),
-            _ => None,
-        };
-        Ok(Op::CopyBulk(Box::new(BulkCopy {
-            to: self.location(target, to)?,
-            from: self.location(source, from)?,
-            size: self.value(size, Type::U32)?,
-            barrier,
-        })))
     }
 }

@@ -6,7 +6,7 @@ use crate::types::Type;
 use super::function::{Decoding, FunctionLoader};
 use super::operands::Found;
 use crate::exec::atomic::Change;
-use crate::exec::code::{Atomic, Location, NO_REG, Op, Transfer, Value};
+use crate::exec::code::{Atomic, Location, NO_REG, Op, Transfer};
 use crate::exec::fault::SpaceName;
 use crate::exec::global::{AccessKind, Scope};
 use crate::exec::program::Symbol;
@@ -109,7 +109,7 @@ impl FunctionLoader<'_, '_> {
                 let src = self.loader.special(crate::syntax::SpecialRegister::ClusterCtarank);
                 Op::Copy { dst: self.destination(dst)?, src }
             }
-            "cp" if modifiers.first() == Some(&"async") => self.decode_copy(modifiers, operands)?,
+            "cp" => self.decode_copy(modifiers, operands)?,
             "membar" | "fence" => match modifiers.last() {
                 Some(&"cta") => Op::Fence(Scope::Cta),
                 Some(&"sys") => Op::Fence(Scope::Sys),
@@ -296,33 +296,5 @@ impl FunctionLoader<'_, '_> {
         }
         let delta = if to { window(space).wrapping_neg() } else { window(space) };
         Ok(Op::ToGeneric { dst: self.destination(dst)?, src: self.value(src, Type::U64)?, delta })
-    }
-
-    fn decode_copy(&mut self, modifiers: &[&str], operands: &[Operand]) -> Decoding<Op> {
-        match modifiers.get(1) {
-            Some(&("commit_group" | "wait_group" | "wait_all")) => return Ok(Op::Nop),
-            Some(&("ca" | "cg")) => {}
-            _ => return Err("bulk copies and barriers in memory are not supported".to_owned()),
-        }
-        let [to, from, Operand::Integer(bytes), rest @ ..] = operands else {
-            return Err("its size is not a constant".to_owned());
-        };
-        if !matches!(bytes, 4 | 8 | 16) {
-            return Err(format!("a copy of {bytes} bytes"));
-        }
-        let size: Option<Value> = match rest.first() {
-            Some(operand @ (Operand::Register(_) | Operand::Integer(_)))
-                if modifiers.last() != Some(&"L2::cache_hint") =>
-            {
-                Some(self.value(operand, Type::U32)?)
-            }
-            _ => None,
-        };
-        Ok(Op::CopyAsync {
-            to: self.location(to, SpaceName::Shared)?,
-            from: self.location(from, SpaceName::Global)?,
-            bytes: *bytes as u8,
-            size,
-        })
     }
 }

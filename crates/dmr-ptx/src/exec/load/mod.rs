@@ -1,6 +1,7 @@
 //! A parsed module into a program: variables are placed, instructions decoded, kernels described.
 
 mod control;
+mod copies;
 mod function;
 mod kernels;
 mod lanes;

@@ -34,6 +34,11 @@ impl FunctionLoader<'_, '_> {
         self.numbered(id).ty.bytes() <= 4
     }
 
+    /// Returns whether a register is a predicate.
+    pub(super) fn is_predicate(&self, id: RegisterId) -> bool {
+        self.numbered(id).ty == Type::Pred
+    }
+
     pub(super) fn destination(&mut self, operand: &Operand) -> Decoding<Reg> {
         match self.destinations(operand)?[..] {
             [one] => Ok(one),

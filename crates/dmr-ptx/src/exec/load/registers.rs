@@ -1,6 +1,7 @@
 //! The registers that a step reads and writes.
 
 use crate::exec::code::{Guard, Location, NO_REG, Op, Reg, Source, Step, Value, WarpStep};
+use crate::exec::copies::CopyStep;
 use crate::exec::program::{Actual, Call, Formal};
 
 /// The use of a register by a step.
@@ -86,17 +87,7 @@ impl Visitor<'_> {
                 barrier.operand.iter_mut().for_each(|operand| read(operand, visit));
                 write(&mut barrier.dst, visit);
             }
-            Op::CopyBulk(copy) => {
-                location(&mut copy.to, visit);
-                location(&mut copy.from, visit);
-                read(&mut copy.size, visit);
-                copy.barrier.iter_mut().for_each(|at| location(at, visit));
-            }
-            Op::CopyAsync { to, from, size, .. } => {
-                location(to, visit);
-                location(from, visit);
-                size.iter_mut().for_each(|size| read(size, visit));
-            }
+            Op::Copies(step) => copy(step, visit),
         }
     }
 
@@ -146,4 +137,21 @@ fn write(dst: &mut Reg, visit: &mut dyn FnMut(&mut Reg, Use)) {
 
 fn location(location: &mut Location, visit: &mut dyn FnMut(&mut Reg, Use)) {
     read(&mut location.base, visit);
+}
+
+fn copy(step: &mut CopyStep, visit: &mut dyn FnMut(&mut Reg, Use)) {
+    match step {
+        CopyStep::Lanes(copy) => {
+            location(&mut copy.to, visit);
+            location(&mut copy.from, visit);
+            copy.size.iter_mut().chain(&mut copy.ignores).for_each(|value| read(value, visit));
+        }
+        CopyStep::Bulk(copy) => {
+            location(&mut copy.to, visit);
+            location(&mut copy.from, visit);
+            read(&mut copy.size, visit);
+            copy.barrier.iter_mut().for_each(|at| location(at, visit));
+        }
+        CopyStep::Commit(_) | CopyStep::Wait { .. } | CopyStep::WaitAll => {}
+    }
 }

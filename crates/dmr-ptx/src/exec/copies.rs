@@ -1,0 +1,274 @@
+//! Asynchronous copies between global and shared memory: `cp.async`, `cp.async.bulk`, and the waits for them.
+
+use crate::types::{Lanes, Mask, WARP};
+
+use super::block::Common;
+use super::code::{Location, Value};
+use super::core::{Core, Stop};
+use super::fault::{FaultKind, SpaceName};
+use super::global::{AccessKind, Scope};
+use super::in_flight::{CopyKind, InFlight, Phase};
+use super::memory::{RUN_BYTES, Reach, check_aligned};
+use super::shadow::Touching;
+use super::space::{Run, lanes_of, resolve};
+use super::warp::{Fragment, Warp};
+
+/// A decoded instruction of asynchronous copies.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CopyStep {
+    Lanes(LaneCopy),
+    Bulk(BulkCopy),
+    /// Ends the group of the copies since the last one.
+    Commit(CopyKind),
+    /// Waits for all groups but the last ones.
+    Wait {
+        kind: CopyKind,
+        but: u32,
+    },
+    /// Waits for all copies of `cp.async`.
+    WaitAll,
+}
+
+/// A copy of a few bytes by each lane, from global to shared memory: `cp.async`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaneCopy {
+    pub(super) to: Location,
+    pub(super) from: Location,
+    pub(super) bytes: u8,
+    /// The bytes that are copied; the rest is zero.
+    pub(super) size: Option<Value>,
+    /// True if nothing is copied, and all bytes are zero.
+    pub(super) ignores: Option<Value>,
+}
+
+/// A copy of bytes by one thread: `cp.async.bulk`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BulkCopy {
+    pub(super) to: Location,
+    pub(super) from: Location,
+    pub(super) size: Value,
+    /// The object that counts the bytes.
+    pub(super) barrier: Option<Location>,
+}
+
+/// The bytes of a copy in shared memory.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+    pub(super) is_source: bool,
+}
+
+impl Core<'_> {
+    pub(super) fn copy_step(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &Fragment,
+        step: &CopyStep,
+        mask: Mask,
+    ) -> Result<(), Box<Stop>> {
+        match step {
+            CopyStep::Lanes(copy) => self.copy_lanes(common, warp, fragment, copy, mask),
+            CopyStep::Bulk(copy) => self.copy_bulk(common, warp, fragment, copy, mask),
+            CopyStep::Commit(kind) => {
+                let threads = threads_of(warp, mask);
+                threads.for_each(|thread| common.copies.commit(thread, *kind));
+                Ok(())
+            }
+            CopyStep::Wait { kind, but } => self.wait_for_copies(common, warp, (*kind, *but), mask),
+            CopyStep::WaitAll => {
+                let threads = threads_of(warp, mask);
+                threads.for_each(|thread| common.copies.commit(thread, CopyKind::Lane));
+                self.wait_for_copies(common, warp, (CopyKind::Lane, 0), mask)
+            }
+        }
+    }
+
+    /// Makes each lane wait for all its groups of copies but the last `groups.1`.
+    fn wait_for_copies(
+        &mut self,
+        common: &mut Common,
+        warp: &Warp,
+        groups: (CopyKind, u32),
+        mask: Mask,
+    ) -> Result<(), Box<Stop>> {
+        for thread in threads_of(warp, mask) {
+            let copies = common.copies.wait(thread, groups.0, groups.1);
+            self.finish_copies(common, warp, &copies)?;
+        }
+        Ok(())
+    }
+
+    fn copy_lanes(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &Fragment,
+        copy: &LaneCopy,
+        mask: Mask,
+    ) -> Result<(), Box<Stop>> {
+        let to = self.addresses(warp, fragment, &copy.to);
+        let from = self.addresses(warp, fragment, &copy.from);
+        let fetch =
+            |value: Option<Value>| value.map(|value| *self.value(warp, fragment.base, value));
+        let (sizes, ignores) = (fetch(copy.size), fetch(copy.ignores));
+        let all = u64::from(copy.bytes);
+        let reach = Reach {
+            space: SpaceName::Shared,
+            mask,
+            bytes: u32::from(copy.bytes),
+            kind: AccessKind::Plain,
+            uniform: false,
+        };
+        check_aligned(&reach, &to)?;
+        check_aligned(&Reach { space: SpaceName::Global, ..reach }, &from)?;
+        for lane in lanes_of(mask) {
+            let mut buffer = [0; 16];
+            let size = sizes.map_or(all, |sizes| (sizes[lane] & 0xffff_ffff).min(all));
+            let is_ignored = ignores.is_some_and(|ignores| ignores[lane] != 0);
+            let copied = if is_ignored { 0 } else { size as usize };
+            if copied > 0 {
+                let (space, offset) = resolve(from[lane]);
+                let source = Reach { space, bytes: copied as u32, ..reach };
+                let run = Run { address: offset, first: lane, count: 1 };
+                self.read_run(common, warp, &source, run, &mut buffer[..copied])?;
+            }
+            let run = Run { address: to[lane], first: lane, count: 1 };
+            self.write_run(common, warp, &reach, run, &buffer[..usize::from(copy.bytes)])?;
+            let part = Part { address: to[lane], bytes: all, is_source: false };
+            self.start_copy(common, warp, (CopyKind::Lane, lane), part, None);
+        }
+        Ok(())
+    }
+
+    fn copy_bulk(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &Fragment,
+        copy: &BulkCopy,
+        mask: Mask,
+    ) -> Result<(), Box<Stop>> {
+        let to = self.addresses(warp, fragment, &copy.to);
+        let from = self.addresses(warp, fragment, &copy.from);
+        let sizes = *self.value(warp, fragment.base, copy.size);
+        let barriers = copy.barrier.map(|barrier| self.addresses(warp, fragment, &barrier));
+        for lane in lanes_of(mask) {
+            let size = sizes[lane] & 0xffff_ffff;
+            if !size.is_multiple_of(16) {
+                let message = format!("a bulk copy of {size} bytes: not a multiple of 16");
+                return Err(Stop::new(FaultKind::Invalid(message), lane));
+            }
+            let barrier = barriers.map(|barriers| resolve(barriers[lane]).1);
+            let place = |location: &Location, addresses: &Lanes| match location.space {
+                SpaceName::Generic => resolve(addresses[lane]),
+                space => (space, addresses[lane]),
+            };
+            let (source, target) = (place(&copy.from, &from), place(&copy.to, &to));
+            let mut buffer = [0; RUN_BYTES];
+            let mut at = 0;
+            while at < size {
+                let part = (size - at).min(RUN_BYTES as u64) as usize;
+                let (reach, run) = bulk_run(source, at, part, lane)?;
+                self.read_run(common, warp, &reach, run, &mut buffer[..part])?;
+                let (reach, run) = bulk_run(target, at, part, lane)?;
+                self.write_run(common, warp, &reach, run, &buffer[..part])?;
+                at += part as u64;
+            }
+            let phase = barrier.map(|object| self.phase_of(common, object, lane)).transpose()?;
+            for ((space, address), is_source) in [(source, true), (target, false)] {
+                if space == SpaceName::Shared {
+                    let part = Part { address, bytes: size, is_source };
+                    self.start_copy(common, warp, (CopyKind::Bulk, lane), part, phase);
+                }
+            }
+            if let Some(object) = barrier {
+                self.count_bytes(common, warp, lane, object, size)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes a copy by a lane as in flight.
+    pub(super) fn start_copy(
+        &self,
+        common: &mut Common,
+        warp: &Warp,
+        origin: (CopyKind, usize),
+        part: Part,
+        phase: Option<Phase>,
+    ) {
+        let Part { address, bytes, is_source } = part;
+        if common.shadow.is_none() || bytes == 0 {
+            return;
+        }
+        let (kind, lane) = origin;
+        let thread = warp.number * WARP as u32 + lane as u32;
+        let instruction = self.pc;
+        let copy = InFlight { kind, thread, instruction, address, bytes, is_source, phase };
+        common.copies.start(copy, common.shared.len());
+    }
+
+    /// Makes the phase of an object in shared memory end with the `cp.async` copies of a lane.
+    pub(super) fn count_copies(
+        &mut self,
+        common: &mut Common,
+        warp: &Warp,
+        object: Run,
+        number: u64,
+    ) -> Result<(), Box<Stop>> {
+        let thread = warp.number * WARP as u32 + object.first as u32;
+        let copies = common.copies.count(thread, Phase { object: object.address, number });
+        self.finish_copies(common, warp, &copies)?;
+        self.fence(common, warp, Scope::Cta);
+        Ok(())
+    }
+
+    /// Notes the bytes of copies as accessed now, by the threads that have waited for them.
+    fn finish_copies(
+        &mut self,
+        common: &mut Common,
+        warp: &Warp,
+        copies: &[InFlight],
+    ) -> Result<(), Box<Stop>> {
+        for copy in copies {
+            let lane = copy.thread as usize % WARP;
+            let run = Run { address: copy.address, first: lane, count: 1 };
+            let reach = Reach {
+                space: SpaceName::Shared,
+                mask: 1 << lane,
+                bytes: copy.bytes as u32,
+                kind: AccessKind::Plain,
+                uniform: false,
+            };
+            let touching = if copy.is_source { Touching::Read } else { Touching::Write };
+            let range = self.shared_range(common, &reach, run, copy.bytes as usize)?;
+            let bytes = common.shared[range].to_vec();
+            self.touch_ordered(common, warp, &reach, run, (touching, &bytes))?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the numbers in the block of the threads of `mask`.
+fn threads_of(warp: &Warp, mask: Mask) -> impl Iterator<Item = u32> + use<> {
+    let first = warp.number * WARP as u32;
+    lanes_of(mask).map(move |lane| first + lane as u32)
+}
+
+/// Returns the access to a part of the bytes of a bulk copy by a lane.
+pub(super) fn bulk_run(
+    place: (SpaceName, u64),
+    at: u64,
+    bytes: usize,
+    lane: usize,
+) -> Result<(Reach, Run), Box<Stop>> {
+    let (space, address) = (place.0, place.1.wrapping_add(at));
+    if !address.is_multiple_of(16) {
+        return Err(Stop::new(FaultKind::Misaligned { space, address, bytes: 16 }, lane));
+    }
+    let (mask, kind) = (1 << lane, AccessKind::Plain);
+    let reach = Reach { space, mask, bytes: bytes as u32, kind, uniform: false };
+    Ok((reach, Run { address, first: lane, count: 1 }))
+}

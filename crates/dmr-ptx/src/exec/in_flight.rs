@@ -1,0 +1,163 @@
+//! Asynchronous copies that no thread has waited for, and the bytes of shared memory that they read and write.
+//!
+//! The bytes of a copy are there at once. Until it is waited for, an access to them is a race with the thread that began
+//! the copy: on a device they may not be there.
+
+use std::collections::HashMap;
+
+/// The instructions that a copy belongs to, each kind with groups of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CopyKind {
+    /// `cp.async`
+    Lane,
+    /// `cp.async.bulk`
+    Bulk,
+}
+
+/// The phase of an `mbarrier` object that ends when a copy has completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Phase {
+    /// The address of the object in shared memory.
+    pub(super) object: u64,
+    pub(super) number: u64,
+}
+
+/// A copy between global and shared memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InFlight {
+    pub(super) kind: CopyKind,
+    /// The number in the block of the thread that began it.
+    pub(super) thread: u32,
+    pub(super) instruction: u32,
+    /// The bytes in shared memory: multiples of 4.
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+    /// True if it reads the bytes, and false if it writes them.
+    pub(super) is_source: bool,
+    pub(super) phase: Option<Phase>,
+}
+
+/// The groups and copies of a thread.
+#[derive(Debug, Default)]
+struct Groups {
+    /// The number of committed groups, by kind.
+    committed: [u32; 2],
+    /// The copies, and the number of the group of each.
+    copies: Vec<(u32, u32)>,
+}
+
+/// The copies of a block that are in flight.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    copies: Vec<Option<InFlight>>,
+    free: Vec<u32>,
+    /// For each word of shared memory, one more than the copy that is in flight there; 0 for none.
+    words: Vec<u32>,
+    threads: HashMap<u32, Groups>,
+    /// The copies whose completion an object counts, by its address.
+    by_object: HashMap<u64, Vec<u32>>,
+}
+
+impl Copies {
+    pub(super) fn is_empty(&self) -> bool {
+        self.copies.len() == self.free.len()
+    }
+
+    /// Notes a copy in a block with `shared` bytes of shared memory.
+    pub(super) fn start(&mut self, copy: InFlight, shared: usize) {
+        self.words.resize(shared.div_ceil(4), 0);
+        let index = self.free.pop().unwrap_or(self.copies.len() as u32);
+        if index as usize == self.copies.len() {
+            self.copies.push(Some(copy));
+        } else {
+            self.copies[index as usize] = Some(copy);
+        }
+        if let Some(words) = self.words_of(&copy) {
+            words.fill(index + 1);
+        }
+        let groups = self.threads.entry(copy.thread).or_default();
+        groups.copies.push((index, groups.committed[copy.kind as usize]));
+        if let Some(phase) = copy.phase {
+            self.by_object.entry(phase.object).or_default().push(index);
+        }
+    }
+
+    /// Returns a copy in flight that an access to these bytes conflicts with.
+    pub(super) fn conflict(&self, address: u64, bytes: u64, writes: bool) -> Option<&InFlight> {
+        if self.is_empty() {
+            return None;
+        }
+        let words = address / 4..(address + bytes).div_ceil(4);
+        let found = self.words.get(words.start as usize..words.end as usize)?;
+        let copies =
+            found.iter().filter_map(|&word| self.copies.get(word.checked_sub(1)? as usize));
+        copies.flatten().find(|copy| writes || !copy.is_source)
+    }
+
+    /// Ends the group that a thread's copies since the last one belong to.
+    pub(super) fn commit(&mut self, thread: u32, kind: CopyKind) {
+        self.threads.entry(thread).or_default().committed[kind as usize] += 1;
+    }
+
+    /// Removes the copies of a thread but those of its last `but` committed groups, and returns them.
+    pub(super) fn wait(&mut self, thread: u32, kind: CopyKind, but: u32) -> Vec<InFlight> {
+        let Some(groups) = self.threads.get_mut(&thread) else { return Vec::new() };
+        let Some(end) = groups.committed[kind as usize].checked_sub(but) else { return Vec::new() };
+        let copies = &self.copies;
+        let is_kind = |index: u32| copies[index as usize].is_some_and(|copy| copy.kind == kind);
+        let done = groups.copies.extract_if(.., |(index, group)| is_kind(*index) && *group < end);
+        let done: Vec<u32> = done.map(|(index, _)| index).collect();
+        done.into_iter().filter_map(|index| self.remove(index)).collect()
+    }
+
+    /// Makes the phase of an object end with the `cp.async` copies of a thread, and returns these.
+    pub(super) fn count(&mut self, thread: u32, phase: Phase) -> Vec<InFlight> {
+        let Some(groups) = self.threads.get(&thread) else { return Vec::new() };
+        let mut counted = Vec::new();
+        for &(index, _) in &groups.copies {
+            let Some(copy) = &mut self.copies[index as usize] else { continue };
+            if copy.kind == CopyKind::Lane && copy.phase.is_none() {
+                copy.phase = Some(phase);
+                counted.push(*copy);
+                self.by_object.entry(phase.object).or_default().push(index);
+            }
+        }
+        counted
+    }
+
+    /// Removes the copies that the completed phases of an object have waited for; `number` is that of its phase now.
+    pub(super) fn complete(&mut self, object: u64, number: u64) {
+        let Some(bound) = self.by_object.get_mut(&object) else { return };
+        let copies = &self.copies;
+        let phase = |index: u32| copies[index as usize].and_then(|copy| copy.phase);
+        let is_done = |index: &mut u32| {
+            phase(*index).is_some_and(|phase| phase.object == object && phase.number != number)
+        };
+        let done: Vec<u32> = bound.extract_if(.., is_done).collect();
+        for index in done {
+            if let Some(copy) = self.remove(index)
+                && let Some(groups) = self.threads.get_mut(&copy.thread)
+            {
+                groups.copies.retain(|(other, _)| *other != index);
+            }
+        }
+    }
+
+    /// Removes a copy from everything but its thread's list.
+    fn remove(&mut self, index: u32) -> Option<InFlight> {
+        let copy = self.copies[index as usize].take()?;
+        if let Some(words) = self.words_of(&copy) {
+            words.iter_mut().filter(|word| **word == index + 1).for_each(|word| *word = 0);
+        }
+        if let Some(bound) = copy.phase.and_then(|phase| self.by_object.get_mut(&phase.object)) {
+            bound.retain(|other| *other != index);
+        }
+        self.free.push(index);
+        Some(copy)
+    }
+
+    fn words_of(&mut self, copy: &InFlight) -> Option<&mut [u32]> {
+        let words = copy.address / 4..(copy.address + copy.bytes).div_ceil(4);
+        self.words.get_mut(words.start as usize..words.end as usize)
+    }
+}
