@@ -66,6 +66,17 @@ fn others_read_it_after_the_wait_and_a_barrier() {
 }
 
 #[test]
+fn the_barrier_comes_after_the_wait() {
+    // The second warp has waited before the first one reads, but nothing orders them.
+    let body = format!(
+        "{COPY} bar.sync 0; setp.ge.s32 %p2, %r1, 32; @%p2 bra late;
+         mov.u32 %r8, 0; spin: add.s32 %r8, %r8, 1; setp.lt.s32 %p3, %r8, 5000; @%p3 bra spin;
+         ld.shared.u32 %r6, [%r5]; st.global.u32 [%rd1], %r6; late: cp.async.wait_all;"
+    );
+    race(&body);
+}
+
+#[test]
 fn a_wait_leaves_out_the_last_groups_and_copies_of_no_group() {
     let second = "cp.async.ca.shared.global [%r3+256], [%rd1], 4;";
     let other = "ld.shared.u32 %r6, [%r3+256];";
