@@ -11,6 +11,7 @@ use super::global::GlobalMemory;
 use super::program::{Kernel, Program, Symbol};
 use super::registers::Sources;
 use super::warp::Warp;
+use super::workspace::{WORKSPACE, WithWorkspace};
 
 /// The multiprocessors of the simulated device.
 const MULTIPROCESSORS: u32 = 132;
@@ -35,6 +36,8 @@ pub struct Launch<'a> {
     pub block: [u32; 3],
     /// The blocks of a cluster: x, y, z.
     pub cluster: [u32; 3],
+    /// True for a cooperative launch: all blocks are resident at a time, and can synchronise as a grid.
+    pub is_cooperative: bool,
     /// The dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
     /// The bytes of the parameters, each at its [`Param::offset`](crate::Param::offset).
@@ -57,6 +60,7 @@ impl<'a> Launch<'a> {
             grid,
             block,
             cluster: [1; 3],
+            is_cooperative: false,
             shared_bytes: 0,
             params: &[],
             globals: &[],
@@ -74,6 +78,13 @@ impl<'a> Launch<'a> {
     /// The first fault: then part of the launch has run, and `memory` has what it wrote.
     pub fn run(&self, memory: &mut dyn GlobalMemory) -> Result<Finished, Box<Fault>> {
         let shared = self.check().map_err(|kind| self.fault_before(kind))?;
+        let mut cooperative;
+        let memory = if self.is_cooperative {
+            cooperative = WithWorkspace::new(memory);
+            &mut cooperative
+        } else {
+            memory
+        };
         let mut core = Core {
             code: &self.program.code,
             sources: Sources {
@@ -342,6 +353,8 @@ impl<'a> Launch<'a> {
                 S::Smid => (index[0] + index[1] * self.grid[0]) % MULTIPROCESSORS,
                 S::Nsmid => MULTIPROCESSORS,
                 S::Gridid => 1,
+                S::Envreg(1) if self.is_cooperative => WORKSPACE as u32,
+                S::Envreg(2) if self.is_cooperative => (WORKSPACE >> 32) as u32,
                 S::LanemaskEq => bit,
                 S::LanemaskLt => bit - 1,
                 S::LanemaskLe => bit | (bit - 1),

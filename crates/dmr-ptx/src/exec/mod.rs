@@ -15,6 +15,7 @@
 //! | `mbarriers`, `copies`, `in_flight` | `mbarrier` objects, and asynchronous copies until they are waited for |
 //! | `order`, `shadow`, `conflict` | which accesses are ordered, the last ones to each byte of shared memory, and the report of a race |
 //! | `global` | global memory, which the caller provides |
+//! | `workspace` | the memory in which the blocks of a cooperative launch meet |
 //! | `fault` | checks, limits, and what ends a launch |
 //! | `printf` | `vprintf` and `__assertfail` |
 
@@ -43,6 +44,7 @@ mod space;
 mod sync;
 mod transfer;
 mod warp;
+mod workspace;
 
 pub use fault::{Checks, Fault, FaultKind, Finished, Limits, Place, SourceLine, SpaceName, Thread};
 pub use global::{Access, AccessError, AccessKind, GlobalMemory, Scope};

@@ -5,7 +5,8 @@ use crate::types::Lanes;
 
 use super::code::{Reg, Step, Value, WarpStep};
 use super::fault::{Place, SourceLine, SpaceName};
-use super::space::{FUNCTION_STRIDE, FUNCTIONS};
+use super::space::FUNCTIONS;
+use super::workspace::{self, WORKSPACE};
 
 /// A text that cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -317,11 +318,11 @@ impl Program {
         self.code.place(instruction)
     }
 
-    /// Returns whether an address is in a window of shared, local or parameter memory, or of functions: the caller
-    /// places nothing there.
+    /// Returns whether an address is in a window of shared, local or parameter memory, of functions, or of the
+    /// workspace of a cooperative launch: the caller places nothing there.
     #[must_use]
     pub fn is_reserved(address: u64) -> bool {
         super::space::resolve(address).0 != SpaceName::Global
-            || (address >= FUNCTIONS && address - FUNCTIONS < FUNCTION_STRIDE << 32)
+            || (FUNCTIONS..WORKSPACE + workspace::BYTES).contains(&address)
     }
 }
