@@ -67,6 +67,7 @@
 //! | `fatbin` | module images: PTX text, alone or in a fat binary |
 //! | `arith` | arithmetic, conversion and bit instructions, on the lanes of registers |
 //! | `lanes` | instructions between the lanes of a warp: shuffles, votes, matrix products |
+//! | `tensor_map` | the maps of tensors that tensor copies read |
 //! | `mbarrier` | the barrier objects of shared memory, as functions on their bits |
 //! | `races` | the accesses of a launch to global memory, and those that race |
 //! | `exec` | a module into a program, and the execution of a launch: warps, memory, barriers, calls |
@@ -81,6 +82,7 @@ mod lanes;
 mod mbarrier;
 mod races;
 pub mod syntax;
+mod tensor_map;
 mod types;
 
 pub use exec::{
@@ -88,6 +90,7 @@ pub use exec::{
     InitialBytes, Kernel, Launch, Limits, LoadError, Param, Place, Program, Relocation, Scope,
     SourceLine, SpaceName, Thread,
 };
+pub use tensor_map::{Swizzle, TENSOR_MAP_BYTES, TensorDimension, TensorElement, TensorMap};
 pub use types::Type;
 
 #[cfg(doctest)]

@@ -11,6 +11,7 @@ use super::in_flight::{CopyKind, InFlight, Phase};
 use super::memory::{RUN_BYTES, Reach, check_aligned};
 use super::shadow::Touching;
 use super::space::{Run, lanes_of, resolve};
+use super::tensors::{ReducingCopy, TensorCopy};
 use super::warp::{Fragment, Warp};
 
 /// A decoded instruction of asynchronous copies.
@@ -18,6 +19,8 @@ use super::warp::{Fragment, Warp};
 pub(super) enum CopyStep {
     Lanes(LaneCopy),
     Bulk(BulkCopy),
+    Tensor(TensorCopy),
+    Reducing(ReducingCopy),
     /// Ends the group of the copies since the last one.
     Commit(CopyKind),
     /// Waits for all groups but the last ones.
@@ -71,6 +74,8 @@ impl Core<'_> {
         match step {
             CopyStep::Lanes(copy) => self.copy_lanes(common, warp, fragment, copy, mask),
             CopyStep::Bulk(copy) => self.copy_bulk(common, warp, fragment, copy, mask),
+            CopyStep::Tensor(copy) => self.copy_tensor(common, warp, fragment, copy, mask),
+            CopyStep::Reducing(copy) => self.copy_reducing(common, warp, fragment, copy, mask),
             CopyStep::Commit(kind) => {
                 let threads = threads_of(warp, mask);
                 threads.for_each(|thread| common.copies.commit(thread, *kind));

@@ -12,7 +12,7 @@
 //! | `control`, `sync` | branches and calls; operations between lanes |
 //! | `transfer` | loads and stores |
 //! | `memory`, `atomics`, `atomic`, `space` | accesses to the spaces, and the windows of generic addresses |
-//! | `mbarriers`, `copies`, `in_flight` | `mbarrier` objects, and asynchronous copies until they are waited for |
+//! | `mbarriers`, `copies`, `tensors`, `in_flight` | `mbarrier` objects, and asynchronous copies until they are waited for |
 //! | `order`, `shadow`, `conflict` | which accesses are ordered, the last ones to each byte of shared memory, and the report of a race |
 //! | `global` | global memory, which the caller provides |
 //! | `workspace` | the memory in which the blocks of a cooperative launch meet |
@@ -42,6 +42,7 @@ mod registers;
 mod shadow;
 mod space;
 mod sync;
+mod tensors;
 mod transfer;
 mod warp;
 mod workspace;

@@ -4,16 +4,23 @@ use crate::syntax::Operand;
 use crate::types::Type;
 
 use super::function::{Decoding, FunctionLoader};
+use crate::exec::atomic::Change;
 use crate::exec::code::{Op, Value};
 use crate::exec::copies::{BulkCopy, CopyStep, LaneCopy};
 use crate::exec::fault::SpaceName;
 use crate::exec::in_flight::CopyKind;
+use crate::exec::tensors::{ReducingCopy, TensorCopy};
 
 impl FunctionLoader<'_, '_> {
     /// Decodes `cp.async` and `cp.async.bulk`.
     pub(super) fn decode_copy(&mut self, modifiers: &[&str], operands: &[Operand]) -> Decoding<Op> {
         let step = match modifiers {
             ["async", "bulk", "prefetch", ..] => return Ok(Op::Nop),
+            ["async", "bulk", "tensor", rest @ ..] => self.decode_tensor(rest, operands, false)?,
+            ["reduce", "async", "bulk", "tensor", rest @ ..] => {
+                self.decode_tensor(rest, operands, true)?
+            }
+            ["reduce", "async", "bulk", rest @ ..] => self.decode_reducing(rest, operands)?,
             ["async", "bulk", "commit_group"] => CopyStep::Commit(CopyKind::Bulk),
             ["async", "bulk", "wait_group", ..] => wait(CopyKind::Bulk, operands)?,
             ["async", "bulk", rest @ ..] => self.decode_bulk(rest, operands)?,
@@ -66,7 +73,7 @@ impl FunctionLoader<'_, '_> {
                 (SpaceName::Shared, SpaceName::Shared)
             }
             ["global", "shared::cta", "bulk_group", ..] => (SpaceName::Global, SpaceName::Shared),
-            _ => return Err("tensor copies and reductions are not supported".to_owned()),
+            _ => return Err("a copy between these spaces is not supported".to_owned()),
         };
         if modifiers.iter().any(|modifier| matches!(*modifier, "multicast::cluster" | "cp_mask")) {
             return Err("copies to several blocks or by a mask are not supported".to_owned());
@@ -88,6 +95,81 @@ impl FunctionLoader<'_, '_> {
             barrier,
         }))
     }
+
+    /// Decodes `cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor` from what follows that.
+    fn decode_tensor(
+        &mut self,
+        modifiers: &[&str],
+        operands: &[Operand],
+        reduces: bool,
+    ) -> Decoding<CopyStep> {
+        let loads = modifiers.contains(&"mbarrier::complete_tx::bytes");
+        for &modifier in modifiers {
+            match modifier {
+                "1d"
+                | "2d"
+                | "3d"
+                | "4d"
+                | "5d"
+                | "global"
+                | "shared::cluster"
+                | "shared::cta"
+                | "tile"
+                | "mbarrier::complete_tx::bytes"
+                | "bulk_group"
+                | "L2::cache_hint" => {}
+                _ if reduces && reduction(&[modifier]).is_some() => {}
+                _ => return Err(format!("the modifier `.{modifier}` is not supported")),
+            }
+        }
+        let reduction = reduces.then(|| reduction(modifiers).ok_or("its operation is missing"));
+        let (indexed, shared, rest) = match operands {
+            [shared, Operand::Indexed(indexed), rest @ ..] if loads => (indexed, shared, rest),
+            [Operand::Indexed(indexed), shared, rest @ ..] if !loads => (indexed, shared, rest),
+            _ => return Err("the map and its coordinates are missing".to_owned()),
+        };
+        let [map, values] = &indexed[..] else {
+            return Err("the coordinates of the map are missing".to_owned());
+        };
+        let values = self.values(values, Type::S32)?;
+        let mut coordinates = [self.loader.constant(0); 5];
+        let rank = values.len();
+        coordinates.get_mut(..rank).ok_or("more than five coordinates")?.copy_from_slice(&values);
+        let barrier = match (loads, rest.first()) {
+            (false, _) => None,
+            (true, Some(operand)) => Some(self.location(operand, SpaceName::Shared)?),
+            (true, None) => return Err("its barrier is missing".to_owned()),
+        };
+        Ok(CopyStep::Tensor(TensorCopy {
+            map: self.location(map, SpaceName::Generic)?,
+            coordinates,
+            rank,
+            shared: self.location(shared, SpaceName::Shared)?,
+            barrier,
+            reduction: reduction.transpose()?,
+        }))
+    }
+
+    /// Decodes `cp.reduce.async.bulk` from what follows that.
+    fn decode_reducing(&mut self, modifiers: &[&str], operands: &[Operand]) -> Decoding<CopyStep> {
+        let ["global", "shared::cta", "bulk_group", rest @ ..] = modifiers else {
+            return Err("only reductions from shared to global memory are supported".to_owned());
+        };
+        let [to, from, size, ..] = operands else {
+            return Err("it has too few operands".to_owned());
+        };
+        let ty = rest.iter().rev().find_map(|name| Type::from_name(name));
+        let ty = ty.filter(|ty| ty.bytes() <= 8).ok_or("its type is missing")?;
+        let change = reduction(rest).and_then(|name| Change::decode(name, ty));
+        let change = change.ok_or("this reduction is not supported")?;
+        Ok(CopyStep::Reducing(ReducingCopy {
+            to: self.location(to, SpaceName::Global)?,
+            from: self.location(from, SpaceName::Shared)?,
+            size: self.value(size, Type::U32)?,
+            change,
+            element: ty.bytes() as u8,
+        }))
+    }
 }
 
 fn wait(kind: CopyKind, operands: &[Operand]) -> Decoding<CopyStep> {
@@ -95,4 +177,10 @@ fn wait(kind: CopyKind, operands: &[Operand]) -> Decoding<CopyStep> {
         return Err("its number of groups is not a constant".to_owned());
     };
     Ok(CopyStep::Wait { kind, but: u32::try_from(*but).unwrap_or(u32::MAX) })
+}
+
+/// Returns the operation of a copy that reduces.
+fn reduction(modifiers: &[&str]) -> Option<&'static str> {
+    const NAMES: [&str; 8] = ["add", "min", "max", "inc", "dec", "and", "or", "xor"];
+    NAMES.into_iter().find(|name| modifiers.contains(name))
 }

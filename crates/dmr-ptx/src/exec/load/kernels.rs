@@ -23,9 +23,12 @@ impl Loader<'_> {
             end = offset + bytes;
             params.push(Param { name: param.name.clone(), offset, bytes, align });
         }
-        let reached = self.reached(index as u32);
-        let refusal =
-            reached.iter().find_map(|&function| self.uses[function as usize].refusal.clone());
+        let reached = self.reached(index as u32, true);
+        // What only an indirect call may reach is refused when it is called.
+        let refusal = self
+            .reached(index as u32, false)
+            .iter()
+            .find_map(|&function| self.uses[function as usize].refusal.clone());
         let (mut shared, mut shared_bytes) = (Vec::new(), 0u64);
         for &function in &reached {
             for &variable in &self.uses[function as usize].shared {
@@ -61,15 +64,15 @@ impl Loader<'_> {
         }
     }
 
-    /// Returns the functions that a kernel may call, itself first.
-    fn reached(&self, kernel: u32) -> Vec<u32> {
+    /// Returns the functions that a kernel calls, itself first; `indirectly` adds those that indirect calls may reach.
+    fn reached(&self, kernel: u32, indirectly: bool) -> Vec<u32> {
         let (mut reached, mut next) = (vec![kernel], 0);
         let mut seen = vec![false; self.uses.len()];
         seen[kernel as usize] = true;
         while let Some(&function) = reached.get(next) {
             next += 1;
             let uses = &self.uses[function as usize];
-            let indirect = if uses.calls_indirectly { &self.taken[..] } else { &[] };
+            let indirect = if indirectly && uses.calls_indirectly { &self.taken[..] } else { &[] };
             for &function in uses.functions.iter().chain(indirect) {
                 if !std::mem::replace(&mut seen[function as usize], true) {
                     reached.push(function);

@@ -152,6 +152,17 @@ fn copy(step: &mut CopyStep, visit: &mut dyn FnMut(&mut Reg, Use)) {
             read(&mut copy.size, visit);
             copy.barrier.iter_mut().for_each(|at| location(at, visit));
         }
+        CopyStep::Tensor(copy) => {
+            location(&mut copy.map, visit);
+            location(&mut copy.shared, visit);
+            copy.coordinates.iter_mut().for_each(|value| read(value, visit));
+            copy.barrier.iter_mut().for_each(|at| location(at, visit));
+        }
+        CopyStep::Reducing(copy) => {
+            location(&mut copy.to, visit);
+            location(&mut copy.from, visit);
+            read(&mut copy.size, visit);
+        }
         CopyStep::Commit(_) | CopyStep::Wait { .. } | CopyStep::WaitAll => {}
     }
 }
