@@ -9,7 +9,7 @@ use exec_memory::{BASE, Buffer, load, run_with};
 const MEETING: &str = ".visible .entry k(.param .u64 out) {
     .reg .b32 %r<20>; .reg .b64 %rd<20>; .reg .pred %p<8>;
     ld.param.u64 %rd0, [out];
-    mov.u32 %r1, %envreg1; mov.u32 %r2, %envreg2; mov.b64 %rd1, {%r1, %r2};
+    mov.u32 %r1, %envreg1; mov.u32 %r2, %envreg2; mov.b64 %rd1, {%r2, %r1};
     setp.eq.s64 %p1, %rd1, 0; @%p1 trap;
     ld.u32 %r9, [%rd1]; setp.ne.s32 %p1, %r9, 8; @%p1 trap;
     mov.u32 %r3, %ctaid.x; mul.wide.u32 %rd2, %r3, 4; add.s64 %rd2, %rd0, %rd2;
