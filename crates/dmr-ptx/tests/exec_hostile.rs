@@ -1,6 +1,9 @@
 //! Programs that are wrong end with a fault, never with a panic, and never touch memory outside of the buffer.
 
 mod exec_memory;
+mod support {
+    pub(crate) mod programs;
+}
 
 use dmr_ptx::{Access, AccessError, GlobalMemory, Launch, Program};
 use exec_memory::{BASE, Buffer, HEADER};
@@ -156,4 +159,47 @@ fn mutated_kernels_end_with_faults() {
         assert!(result.is_ok(), "program {seed} panics:\n{text}");
     }
     assert!(loaded > programs / 10, "only {loaded} of {programs} programs can run");
+}
+
+#[test]
+fn random_programs_of_a_few_statements_end_with_faults() {
+    let pool = support::programs::Pool::new();
+    assert!(pool.len() > 400, "{}", pool.len());
+    let programs = 3000;
+    let mut ran = 0;
+    for number in 0..programs {
+        let text = pool.program(number);
+        let run =
+            || Program::load(&text).is_ok_and(|program| support::programs::run(&program, number));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        assert!(result.is_ok(), "program {number} panics:\n{text}");
+        ran += u64::from(result.unwrap_or(false));
+    }
+    assert!(ran > programs / 3, "only {ran} of {programs} programs ran");
+}
+
+#[test]
+fn an_access_at_the_end_of_all_addresses_is_refused() {
+    for access in
+        ["ld.global.v4.u32 {%r1, _, %r3, %r4}, [%rd1+-16]", "st.global.u32 [%rd1+-4], %r1"]
+    {
+        let body = format!(
+            ".reg .b32 %r<8>; .reg .b64 %rd<4>; mov.u32 %r1, 0; mov.u64 %rd1, 0; {access}; ret;"
+        );
+        let text = format!("{HEADER}.visible .entry k() {{ {body} }}");
+        let program = Program::load(&text).unwrap();
+        let launch = Launch::new(&program, program.kernel("k").unwrap(), [1; 3], [64, 1, 1]);
+        let fault = launch.run(&mut Guarded(Buffer::zeroed(16))).unwrap_err();
+        assert!(matches!(fault.kind, dmr_ptx::FaultKind::Memory { .. }), "{fault}");
+    }
+}
+
+#[test]
+fn a_reduction_at_a_barrier_may_drop_its_result() {
+    let text = format!(
+        "{HEADER}.visible .entry k() {{ .reg .pred %p; setp.eq.u32 %p, 0, 0; bar.red.popc.u32 _, 0, %p; ret; }}"
+    );
+    let program = Program::load(&text).unwrap();
+    let launch = Launch::new(&program, program.kernel("k").unwrap(), [1; 3], [64, 1, 1]);
+    launch.run(&mut Guarded(Buffer::zeroed(16))).unwrap();
 }

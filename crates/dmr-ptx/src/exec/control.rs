@@ -3,7 +3,7 @@
 use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
-use super::code::{Barrier, BarrierKind, NO_REG, Op, Value};
+use super::code::{Barrier, BarrierKind, Op, Value};
 use super::core::{Core, Flow, Stop, wait};
 use super::fault::FaultKind;
 use super::program::{Actual, Call, Formal, Target};
@@ -279,7 +279,6 @@ impl Core<'_> {
             fragment.pc += 1;
             return Ok(Flow::Choose);
         }
-        debug_assert!(barrier.dst != NO_REG || barrier.kind == BarrierKind::Sync);
         Ok(wait(fragment, State::Barrier { id, barrier: *barrier }))
     }
 }

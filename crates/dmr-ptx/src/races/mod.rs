@@ -164,7 +164,7 @@ impl Races {
         let mut found = None;
         let (mut at, end) = (touch.address, touch.end());
         while at < end {
-            let sector_end = (at / SECTOR + 1) * SECTOR;
+            let sector_end = (at / SECTOR * SECTOR).saturating_add(SECTOR);
             let lane = touch.lane_of(at);
             let span = Span {
                 from: (at % SECTOR) as usize,
