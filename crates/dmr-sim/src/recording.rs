@@ -209,7 +209,7 @@ impl Sites {
             && last.first.line == site.line
             && last.first.block == site.block
             && last.first.thread.checked_add(last.threads) == Some(site.thread)
-            && last.from + u64::from(bytes) * u64::from(last.threads) == from
+            && last.from.wrapping_add(u64::from(bytes) * u64::from(last.threads)) == from
         {
             last.threads += threads;
         } else if self.runs.len() < Self::MAX {

@@ -204,3 +204,18 @@ fn a_kernel_that_traps_makes_the_device_fault_and_is_reported() {
     assert_eq!(reports[0].kind, ReportKind::KernelFault);
     assert!(reports[0].second.operation.contains("trap"), "{}", reports[0]);
 }
+
+#[test]
+fn accesses_at_the_end_of_all_addresses_are_findings() {
+    let text = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry end(.param .u64 n) {\n\
+         .reg .b32 %r;\n.reg .b64 %d;\nmov.u32 %r, %tid.x;\nmad.wide.u32 %d, %r, 5000, -4;\n\
+         st.global.u32 [%d], 1;\nret;\n}\n";
+    let (universe, _gpu) = machine((Policy::Lazy, 0));
+    let end = gpu::kernel(text, "end").unwrap();
+    let stream = gpu::stream();
+    launch_threads(end, 1, 64, &[0], stream).unwrap();
+    let _ = gpu::sync(stream);
+    let reports = reports(&universe);
+    assert!(!reports.is_empty());
+    assert!(reports.iter().all(|it| it.kind == ReportKind::OutOfBounds), "{reports:?}");
+}
