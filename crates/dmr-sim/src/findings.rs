@@ -1,7 +1,7 @@
 //! The findings of a universe so far: bounded, without the kinds that are ignored.
 
 use crate::recording::{Sites, Touch};
-use crate::report::{Report, ReportKind, Verdict};
+use crate::report::{GraphNode, Report, ReportKind, Verdict};
 
 /// The findings so far.
 #[derive(Default)]
@@ -20,8 +20,8 @@ struct LaunchFindings {
     reported: Vec<(ReportKind, Option<OtherOperation>)>,
 }
 
-/// The stream and the number of an operation in a finding.
-type OtherOperation = (Option<u32>, u64);
+/// The stream, the number and the node of an operation in a finding.
+type OtherOperation = (Option<u32>, u64, Option<GraphNode>);
 
 impl Findings {
     /// Makes a list that drops findings of these kinds.
@@ -56,7 +56,7 @@ impl Findings {
             return;
         }
         if let Some(launch) = &mut self.launch {
-            let first = report.first.as_ref().map(|first| (first.stream, first.op));
+            let first = report.first.as_ref().map(|first| (first.stream, first.op, first.node));
             let key = (report.kind, first);
             if launch.reported.contains(&key) {
                 return;

@@ -12,6 +12,7 @@ use crate::clock::{Clock, Epoch};
 use crate::kernel::KernelArgs;
 use crate::machine::{Action, Capture, HostCall, Machine, StreamKind};
 use crate::memory::{CopyWork, FillWork};
+use crate::report::GraphNode;
 use crate::session::Session;
 use crate::stream_memory::WordOperation;
 
@@ -43,6 +44,8 @@ pub(crate) struct Node {
     pub(crate) after: Vec<u32>,
     /// The node that this is a copy of.
     pub(crate) original: Option<u32>,
+    /// The stream that captured it.
+    pub(crate) captured_on: Option<u32>,
 }
 
 /// The work of a node, as one launch after the other does it.
@@ -159,8 +162,7 @@ impl Graphs {
         }
         let copy = |(id, node): (&u32, &Node)| {
             let after = node.after.iter().filter_map(|before| numbers.get(before).copied());
-            let node =
-                Node { work: node.work.clone(), after: after.collect(), original: Some(*id) };
+            let node = Node { after: after.collect(), original: Some(*id), ..node.clone() };
             Some((*numbers.get(id)?, node))
         };
         Graph { nodes: graph.nodes.iter().filter_map(copy).collect() }
@@ -184,7 +186,10 @@ impl Graphs {
                 first.after.clone_from(&node.after);
             }
             flat.nodes.append(&mut child.nodes);
-            flat.nodes.insert(id, Node { work: NodeWork::Empty, after, original: None });
+            flat.nodes.insert(
+                id,
+                Node { work: NodeWork::Empty, after, original: None, captured_on: None },
+            );
         }
         flat
     }
@@ -306,7 +311,10 @@ impl Machine {
         let captured = self.graphs.captures.entry(id).or_default();
         let tail = captured.tails.entry(stream).or_default();
         let after = std::mem::replace(tail, vec![node]);
-        captured.graph.nodes.insert(node, Node { work: work(), after, original: None });
+        captured
+            .graph
+            .nodes
+            .insert(node, Node { work: work(), after, original: None, captured_on: Some(stream) });
         Ok(true)
     }
 
@@ -355,7 +363,9 @@ impl Session<'_> {
         let before = self.streams[stream as usize].clock.clone();
         let mut ends: HashMap<u32, (Epoch, Clock)> = HashMap::new();
         let mut outcome = Ok(());
-        for ((node, Node { work, after, .. }), lane) in nodes.iter().zip(lane_of) {
+        let mut made: Vec<u32> = nodes.iter().map(|(id, _)| *id).collect();
+        made.sort_unstable();
+        for ((node, Node { work, after, captured_on, .. }), lane) in nodes.iter().zip(lane_of) {
             let lane = lanes[lane];
             let (epoch, mut deps) = self.begin(lane);
             deps.push(start);
@@ -365,7 +375,10 @@ impl Session<'_> {
                 self.streams[lane as usize].clock.join(clock);
             }
             self.push(epoch, deps, Action::Order);
+            let number = made.binary_search(node).map_or(0, |place| place as u32 + 1);
+            self.node = Some((GraphNode { number, captured_on: *captured_on }, start));
             let done = self.submit_node(lane, work);
+            self.node = None;
             outcome = outcome.and(done);
             ends.insert(*node, (self.last(lane), self.streams[lane as usize].clock.clone()));
         }

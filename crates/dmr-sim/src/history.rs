@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::clock::{Clock, Epoch};
 use crate::label::CallStack;
 use crate::mapping::Reach;
-use crate::report::{ReportKind, Site};
+use crate::report::{GraphNode, ReportKind, Site};
 use crate::words::Wait;
 
 /// An operation in the history and in reports.
@@ -39,11 +39,16 @@ pub(crate) struct Origin {
     pub(crate) operation: Arc<str>,
     pub(crate) label: Option<Arc<str>>,
     pub(crate) stack: Option<Arc<CallStack>>,
+    /// The node of a graph, and the launch of the graph.
+    pub(crate) node: Option<(GraphNode, Epoch)>,
 }
 
 impl Origin {
     pub(crate) fn site(&self, epoch: Option<Epoch>) -> Site {
+        // The streams on which a graph's nodes run are no streams of the program.
+        let epoch = self.node.map_or(epoch, |(_, launch)| Some(launch));
         Site {
+            node: self.node.map(|(node, _)| node),
             operation: self.operation.clone(),
             stream: epoch.map(|epoch| epoch.stream),
             op: epoch.map_or(0, |epoch| epoch.seq),

@@ -110,6 +110,6 @@ pub use kernel::{Footprint, KernelArgs, KernelMemory};
 pub use label::{LabelGuard, label};
 pub use recording::KernelSite;
 pub use refusal::Refusal;
-pub use report::{Report, ReportKind, Site, Verdict};
+pub use report::{GraphNode, Report, ReportKind, Site, Verdict};
 pub use session::is_inside_driver_call;
 pub use universe::{HostOrder, HostToken, Policy, Universe, UniverseBuilder};

@@ -27,7 +27,7 @@ use crate::memory_map::MemoryMap;
 use crate::module::Module;
 use crate::objects::Objects;
 use crate::refusal::Refusal;
-use crate::report::{ReportKind, Site};
+use crate::report::{GraphNode, ReportKind, Site};
 use crate::shadow::Shadow;
 use crate::store::Store;
 use crate::universe::{HostOrder, Policy};
@@ -73,6 +73,8 @@ pub(crate) struct Machine {
     pub(crate) modules: HashMap<u32, Module>,
     pub(crate) objects: Objects,
     pub(crate) graphs: Graphs,
+    /// The node of a graph whose work is being submitted, and the launch of the graph.
+    pub(crate) node: Option<(GraphNode, Epoch)>,
     /// Functions that programs have looked up: module, and index in it.
     pub(crate) functions: Vec<(u32, usize)>,
     pub(crate) next_module: u32,
@@ -305,6 +307,7 @@ impl Machine {
             modules: HashMap::new(),
             objects: Objects::default(),
             graphs: Graphs::default(),
+            node: None,
             functions: Vec::new(),
             next_module: 0,
             captures: 0,
@@ -397,18 +400,20 @@ impl Machine {
     pub(crate) fn origin(&mut self, operation: &'static str) -> Arc<Origin> {
         let (label, stack) = self.place();
         let plain = self.names.entry(operation).or_insert_with(|| {
-            Arc::new(Origin { operation: operation.into(), label: None, stack: None })
+            Arc::new(Origin { operation: operation.into(), label: None, stack: None, node: None })
         });
-        if label.is_none() && stack.is_none() {
+        let node = self.node;
+        if label.is_none() && stack.is_none() && node.is_none() {
             return plain.clone();
         }
-        Arc::new(Origin { operation: plain.operation.clone(), label, stack })
+        Arc::new(Origin { operation: plain.operation.clone(), label, stack, node })
     }
 
     /// Returns the description of a kernel launch that this thread submits now.
     pub(crate) fn kernel_origin(&self, name: &str) -> Arc<Origin> {
         let (label, stack) = self.place();
-        Arc::new(Origin { operation: format!("kernel {name}").into(), label, stack })
+        let operation = format!("kernel {name}").into();
+        Arc::new(Origin { operation, label, stack, node: self.node })
     }
 
     /// Returns the description of a call of this thread that names no stream.

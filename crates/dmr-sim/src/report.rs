@@ -173,6 +173,16 @@ impl fmt::Display for Report {
     }
 }
 
+/// A node of a graph that was launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct GraphNode {
+    /// Its number among the nodes of the graph, from 1, in the order in which they were made or captured.
+    pub number: u32,
+    /// The stream that captured it, numbered as in [`Site::stream`]; `None` if it was made by a call.
+    pub captured_on: Option<u32>,
+}
+
 /// One side of a finding: an operation and where it was submitted.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -184,6 +194,8 @@ pub struct Site {
     pub stream: Option<u32>,
     /// Its number on that stream, from 1; 0 for calls that name no stream.
     pub op: u64,
+    /// The node, if the operation is a node of a graph; stream and number are those of the launch of the graph.
+    pub node: Option<GraphNode>,
     /// The thread's [`label`](crate::label()) at submission.
     pub label: Option<Arc<str>>,
     /// The place in the kernel, of an access that a kernel body has named one for
@@ -206,9 +218,20 @@ impl Site {
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.operation)?;
-        match self.stream {
-            Some(stream) => write!(f, " (operation {} of stream {stream})", self.op)?,
-            None => f.write_str(" (on no stream)")?,
+        match (self.stream, self.node) {
+            (Some(stream), None) => write!(f, " (operation {} of stream {stream})", self.op)?,
+            (Some(stream), Some(node)) => {
+                let (number, op) = (node.number, self.op);
+                write!(
+                    f,
+                    " (node {number} of the graph that is operation {op} of stream {stream}"
+                )?;
+                if let Some(captured) = node.captured_on {
+                    write!(f, ", captured on stream {captured}")?;
+                }
+                f.write_str(")")?;
+            }
+            (None, _) => f.write_str(" (on no stream)")?,
         }
         if let Some(place) = &self.place {
             write!(f, ", {place}")?;

@@ -390,3 +390,36 @@ fn sim_a_clone_is_independent_of_its_original() {
     gpu::sync(a).unwrap();
     assert_eq!(gpu::read(block, 64).unwrap(), [1; 64]);
 }
+
+#[test]
+fn sim_a_finding_in_a_graph_names_the_node_and_the_streams_of_the_program() {
+    let (universe, _gpu) = machine();
+    let (a, b, block) = (gpu::stream(), gpu::stream(), malloc(64).unwrap());
+    let other = malloc(64).unwrap();
+    begin(a);
+    fill(other, 1, 64, a).unwrap();
+    fill(block, 1, 64, a).unwrap();
+    let captured = instantiate(end(a).unwrap()).unwrap();
+    run(captured, b);
+    fill(block, 2, 64, a).unwrap();
+    let graph = graph();
+    let first = fill_node(graph, &[], block, 3, 64);
+    fill_node(graph, &[first], block, 4, 64);
+    gpu::sync(a).unwrap();
+    gpu::sync(b).unwrap();
+    run(instantiate(graph).unwrap(), a);
+    fill(block, 5, 64, b).unwrap();
+    let found: Vec<String> = universe.reports().iter().map(ToString::to_string).collect();
+    assert_eq!(found.len(), 2, "{found:?}");
+    let (stream_a, stream_b) = (1, 2);
+    let captured = format!(
+        "first:  memset (node 2 of the graph that is operation 1 of stream {stream_b}, captured on stream {stream_a})"
+    );
+    assert!(found[0].contains(&captured), "{}", found[0]);
+    assert!(found[0].contains("second: memset (operation 1 of stream 1)"), "{}", found[0]);
+    assert!(
+        found[1].contains("first:  memset (node 2 of the graph that is operation 2 of stream 1)\n"),
+        "{}",
+        found[1]
+    );
+}

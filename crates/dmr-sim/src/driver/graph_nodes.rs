@@ -56,7 +56,7 @@ impl Place {
                 return Err(ERROR_INVALID_VALUE);
             }
             let id = session.graphs.new_node();
-            let node = Node { work, after, original: None };
+            let node = Node { work, after, original: None, captured_on: None };
             graph_of(session, self.graph)?.nodes.insert(id, node);
             // SAFETY: by this function's contract.
             unsafe { put(self.node, session.handle(Kind::GraphNode, id)) }
