@@ -68,6 +68,8 @@ pub(crate) struct Captured {
     pub(crate) graph: Graph,
     /// The nodes that the next node of each capturing stream comes after.
     pub(crate) tails: HashMap<u32, Vec<u32>>,
+    /// The handles of these nodes, as the program has seen them last.
+    pub(crate) handles: HashMap<u32, Vec<Handle>>,
 }
 
 /// A graph that can be launched.
@@ -148,9 +150,16 @@ impl Graphs {
         self.last_node
     }
 
+    /// Returns a graph, also one that a capture in progress makes.
+    pub(crate) fn graph(&mut self, id: u32) -> Outcome<&mut Graph> {
+        let captured = self.captures.get_mut(&id).map(|captured| &mut captured.graph);
+        self.graphs.get_mut(&id).or(captured).ok_or(ERROR_INVALID_VALUE)
+    }
+
     /// Returns the graph that has this node.
     pub(crate) fn graph_of(&mut self, node: u32) -> Outcome<&mut Graph> {
-        let mut graphs = self.graphs.values_mut();
+        let captured = self.captures.values_mut().map(|captured| &mut captured.graph);
+        let mut graphs = self.graphs.values_mut().chain(captured);
         graphs.find(|graph| graph.nodes.contains_key(&node)).ok_or(ERROR_INVALID_VALUE)
     }
 

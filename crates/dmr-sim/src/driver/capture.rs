@@ -2,12 +2,13 @@
 //! modes. `crate::graph` has the graphs that are captured.
 
 use std::cell::Cell;
-use std::ffi::{c_int, c_ulonglong, c_void};
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
-use super::graph::put_graph;
+use super::graph::read_nodes;
 use super::{chapter, put, put_optional, required};
 use crate::abi::*;
 use crate::fork::refuse_in_child;
+use crate::handle::Kind;
 use crate::machine::{Capture, Machine, StreamKind};
 use crate::session::{Scope, Session, current_context, driver_call};
 
@@ -18,6 +19,8 @@ chapter![
     cuStreamGetCaptureInfo,
     cuStreamGetCaptureInfo_v2,
     cuStreamGetCaptureInfo_v3,
+    cuStreamUpdateCaptureDependencies,
+    cuStreamUpdateCaptureDependencies_v2,
     cuThreadExchangeStreamCaptureMode,
 ];
 
@@ -86,8 +89,12 @@ unsafe extern "C" fn cuStreamEndCapture(stream: Handle, graph: *mut Handle) -> C
             false => captured,
         };
         match captured {
-            // SAFETY: the caller's pointer is null or writable.
-            Ok(captured) => unsafe { put_graph(session, graph, captured) },
+            Ok(captured) => {
+                // The handle is that of the capture in progress.
+                session.graphs.graphs.insert(capture.id, captured);
+                // SAFETY: the caller's pointer is null or writable.
+                unsafe { put(graph, session.handle(Kind::Graph, capture.id)) }
+            }
             Err(code) => {
                 // SAFETY: as above.
                 unsafe { put(graph, 0)? };
@@ -151,7 +158,8 @@ unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
     }
 }
 
-/// Writes status and number. The graph of a capture in progress, and its nodes, are refused: they cannot be changed here.
+/// Writes status and number; of a capture in progress also its graph, and the nodes that the next one of the stream comes
+/// after, which stay valid until the next call about the stream.
 ///
 /// # Safety
 ///
@@ -165,18 +173,99 @@ unsafe fn put_capture(
 ) -> Code {
     driver_call(name, Scope::Stream(stream), |session| {
         let (known, number) = capture_of(session, stream)?;
-        let asks = !graph.is_null() || !nodes.is_null() || !count.is_null();
-        if known == CAPTURE_ACTIVE && asks {
-            return Err(ERROR_NOT_SUPPORTED);
+        let mut tail = Tail { graph: 0, nodes: std::ptr::null(), count: 0 };
+        if known == CAPTURE_ACTIVE {
+            let index = session.stream(stream)?;
+            tail = tail_of(session, number as u32, index);
         }
         // SAFETY: by this function's contract.
         unsafe {
             put_optional(id, number);
-            put_optional(graph, 0);
-            put_optional(nodes, std::ptr::null());
-            put_optional(count, 0);
+            put_optional(graph, tail.graph);
+            put_optional(nodes, tail.nodes);
+            put_optional(count, tail.count);
             put(status, known)
         }
+    })
+}
+
+/// The graph of a capture, and the nodes that the next node of a stream comes after.
+struct Tail {
+    graph: Handle,
+    nodes: *const Handle,
+    count: usize,
+}
+
+fn tail_of(session: &mut Session<'_>, capture: u32, stream: u32) -> Tail {
+    let captured = session.graphs.captures.entry(capture).or_default();
+    let nodes = captured.tails.get(&stream).cloned().unwrap_or_default();
+    let handles: Vec<Handle> =
+        nodes.iter().map(|node| session.handle(Kind::GraphNode, *node)).collect();
+    let graph = session.handle(Kind::Graph, capture);
+    let captured = session.graphs.captures.entry(capture).or_default();
+    let known = captured.handles.entry(stream).or_default();
+    *known = handles;
+    Tail { graph, nodes: known.as_ptr(), count: known.len() }
+}
+
+unsafe extern "C" fn cuStreamUpdateCaptureDependencies(
+    stream: Handle,
+    nodes: *const Handle,
+    count: usize,
+    flags: c_uint,
+) -> Code {
+    // SAFETY: by the driver's contract there are `count` nodes.
+    unsafe { update("cuStreamUpdateCaptureDependencies", stream, nodes, count, flags) }
+}
+
+/// Edges with data, which say that a node need not wait for all of another, order as whole edges do.
+unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2(
+    stream: Handle,
+    nodes: *const Handle,
+    _data: *const c_void,
+    count: usize,
+    flags: c_uint,
+) -> Code {
+    // SAFETY: as above.
+    unsafe { update("cuStreamUpdateCaptureDependencies_v2", stream, nodes, count, flags) }
+}
+
+/// Adds nodes that the next node of a capturing stream comes after, or replaces them.
+///
+/// # Safety
+///
+/// There are `count` handles at `nodes`.
+unsafe fn update(
+    name: &'static str,
+    stream: Handle,
+    nodes: *const Handle,
+    count: usize,
+    flags: c_uint,
+) -> Code {
+    const ADD: c_uint = 0;
+    const SET: c_uint = 1;
+    driver_call(name, Scope::Stream(stream), |session| {
+        let index = session.stream(stream)?;
+        let capture = session.streams[index as usize].capture.ok_or(ERROR_ILLEGAL_STATE)?;
+        if capture.invalidated {
+            return Err(ERROR_STREAM_CAPTURE_INVALIDATED);
+        }
+        // SAFETY: by this function's contract.
+        let nodes = unsafe { read_nodes(session, nodes, count)? };
+        let captured = session.graphs.captures.entry(capture.id).or_default();
+        if !nodes.iter().all(|node| captured.graph.nodes.contains_key(node)) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let tail = captured.tails.entry(index).or_default();
+        match flags {
+            ADD => {}
+            SET => tail.clear(),
+            _ => return Err(ERROR_INVALID_VALUE),
+        }
+        tail.extend(nodes);
+        tail.sort_unstable();
+        tail.dedup();
+        Ok(())
     })
 }
 

@@ -71,7 +71,7 @@ unsafe extern "C" fn cuGraphClone(copy: *mut Handle, graph: Handle) -> Code {
 /// Returns the graph of a handle.
 pub(super) fn graph_of<'a>(session: &'a mut Session<'_>, graph: Handle) -> Outcome<&'a mut Graph> {
     let index = session.index_of(Kind::Graph, graph)?;
-    session.graphs.graphs.get_mut(&index).ok_or(ERROR_INVALID_VALUE)
+    session.graphs.graph(index)
 }
 
 unsafe extern "C" fn cuGraphNodeFindInClone(

@@ -2,7 +2,6 @@
 
 use std::ffi::{c_char, c_int, c_ulonglong};
 
-use super::launch::KernelParams;
 use super::{chapter, put, put_optional, required};
 use crate::abi::*;
 use crate::graph::NodeWork;
@@ -13,8 +12,7 @@ chapter![
     cuGraphInstantiateWithFlags,
     cuGraphInstantiate_v2,
     cuGraphExecGetFlags,
-    cuGraphExecKernelNodeSetParams,
-    cuGraphExecKernelNodeSetParams_v2,
+    cuGraphInstantiateWithParams,
     cuGraphExecUpdate,
     cuGraphExecUpdate_v2,
     cuGraphUpload,
@@ -88,34 +86,33 @@ unsafe extern "C" fn cuGraphExecGetFlags(executable: Handle, flags: *mut c_ulong
     })
 }
 
-unsafe extern "C" fn cuGraphExecKernelNodeSetParams(
-    executable: Handle,
-    node: Handle,
-    params: *const KernelParams,
-) -> Code {
-    driver_call("cuGraphExecKernelNodeSetParams", Scope::Context, |session| {
-        // SAFETY: the parameters are null or, by the driver's contract, those of a launch.
-        let work = unsafe { KernelParams::work(params, session)? };
-        set(session, executable, node, work)
-    })
+/// `CUDA_GRAPH_INSTANTIATE_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct InstantiateParams {
+    flags: c_ulonglong,
+    upload_stream: Handle,
+    error_node: Handle,
+    result: c_int,
 }
 
-unsafe extern "C" fn cuGraphExecKernelNodeSetParams_v2(
-    executable: Handle,
-    node: Handle,
-    params: *const KernelParams,
+unsafe extern "C" fn cuGraphInstantiateWithParams(
+    executable: *mut Handle,
+    graph: Handle,
+    params: *mut InstantiateParams,
 ) -> Code {
-    driver_call("cuGraphExecKernelNodeSetParams_v2", Scope::Context, |session| {
-        // SAFETY: as above.
-        let work = unsafe { KernelParams::work_v2(params, session)? };
-        set(session, executable, node, work)
-    })
-}
-
-fn set(session: &mut Session<'_>, executable: Handle, node: Handle, work: NodeWork) -> Outcome {
-    let index = session.index_of(Kind::GraphExec, executable)?;
-    let node = session.index_of(Kind::GraphNode, node)?;
-    session.graphs.executable(index)?.set(node, work)
+    const ERROR: c_int = 1;
+    if params.is_null() {
+        return ERROR_INVALID_VALUE;
+    }
+    // SAFETY: not null, so by the driver's contract valid for reading and writing; so is `executable`.
+    unsafe {
+        let read = params.read_unaligned();
+        let code = instantiate("cuGraphInstantiateWithParams", executable, graph, read.flags);
+        let result = if code == SUCCESS { 0 } else { ERROR };
+        params.write_unaligned(InstantiateParams { error_node: 0, result, ..read });
+        code
+    }
 }
 
 /// `CUgraphExecUpdateResultInfo`.

@@ -1,17 +1,15 @@
 //! Graph management: the nodes of graphs, by kind.
 
-use std::ffi::{c_uint, c_void};
+use std::ffi::c_void;
 
-use super::copies::copy_work;
 use super::copies_3d::Copy3D;
 use super::graph::{graph_of, read_nodes};
+use super::graph_params::{HostParams, MemsetParams, NodeParams, copy_node, fill_node, host_node};
 use super::launch::KernelParams;
-use super::memset::Area;
 use super::{chapter, put, required};
 use crate::abi::*;
 use crate::graph::{Node, NodeWork};
 use crate::handle::Kind;
-use crate::machine::{HostCall, HostPtr};
 use crate::session::{Scope, Session, driver_call};
 
 chapter![
@@ -24,6 +22,8 @@ chapter![
     cuGraphAddEventRecordNode,
     cuGraphAddEventWaitNode,
     cuGraphAddChildGraphNode,
+    cuGraphAddNode,
+    cuGraphAddNode_v2,
 ];
 
 /// The place of a new node: its graph and the nodes that come before it, as the program passes them.
@@ -111,30 +111,8 @@ unsafe extern "C" fn cuGraphAddMemcpyNode(
     _context: Handle,
 ) -> Code {
     let place = Place { node, graph, after, count };
-    let work = |session: &mut Session<'_>| {
-        if copy.is_null() {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        // SAFETY: not null, so by the driver's contract a description.
-        let copy = unsafe { copy.read_unaligned() };
-        let (to, from) = copy.rows()?;
-        let work = copy_work(session, to, from, copy.pageable())?;
-        Ok(work.map_or(NodeWork::Empty, NodeWork::Copy))
-    };
-    // SAFETY: as above.
-    unsafe { place.add("cuGraphAddMemcpyNode", work) }
-}
-
-/// `CUDA_MEMSET_NODE_PARAMS`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct MemsetParams {
-    at: CUdeviceptr,
-    pitch: usize,
-    value: c_uint,
-    element: c_uint,
-    width: usize,
-    height: usize,
+    // SAFETY: as above; the description is null or valid.
+    unsafe { place.add("cuGraphAddMemcpyNode", |session| copy_node(copy, session)) }
 }
 
 unsafe extern "C" fn cuGraphAddMemsetNode(
@@ -146,29 +124,8 @@ unsafe extern "C" fn cuGraphAddMemsetNode(
     _context: Handle,
 ) -> Code {
     let place = Place { node, graph, after, count };
-    let work = |_: &mut Session<'_>| {
-        if params.is_null() {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        // SAFETY: not null, so by the driver's contract parameters.
-        let MemsetParams { at, pitch, value, element, width, height } =
-            unsafe { params.read_unaligned() };
-        if ![1, 2, 4].contains(&element) {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        let area = Area { at, pitch, width, height };
-        area.fill(&value.to_le_bytes()[..element as usize]).map(NodeWork::Fill)
-    };
-    // SAFETY: as above.
-    unsafe { place.add("cuGraphAddMemsetNode", work) }
-}
-
-/// `CUDA_HOST_NODE_PARAMS`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct HostParams {
-    function: Option<unsafe extern "C" fn(*mut c_void)>,
-    data: *mut c_void,
+    // SAFETY: as above; the parameters are null or valid.
+    unsafe { place.add("cuGraphAddMemsetNode", |_| fill_node(params)) }
 }
 
 unsafe extern "C" fn cuGraphAddHostNode(
@@ -179,17 +136,8 @@ unsafe extern "C" fn cuGraphAddHostNode(
     params: *const HostParams,
 ) -> Code {
     let place = Place { node, graph, after, count };
-    let work = |_: &mut Session<'_>| {
-        if params.is_null() {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        // SAFETY: not null, so by the driver's contract parameters.
-        let HostParams { function, data } = unsafe { params.read_unaligned() };
-        let function = function.ok_or(ERROR_INVALID_VALUE)?;
-        Ok(NodeWork::Host(HostCall { function, data: HostPtr(data) }))
-    };
     // SAFETY: as above.
-    unsafe { place.add("cuGraphAddHostNode", work) }
+    unsafe { place.add("cuGraphAddHostNode", |_| host_node(params)) }
 }
 
 unsafe extern "C" fn cuGraphAddEventRecordNode(
@@ -230,4 +178,30 @@ unsafe extern "C" fn cuGraphAddChildGraphNode(
     let work = |session: &mut Session<'_>| Ok(NodeWork::Child(graph_of(session, child)?.clone()));
     // SAFETY: as above.
     unsafe { place.add("cuGraphAddChildGraphNode", work) }
+}
+
+unsafe extern "C" fn cuGraphAddNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    params: *mut NodeParams,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    // SAFETY: as above.
+    unsafe { place.add("cuGraphAddNode", |session| NodeParams::work(params, session)) }
+}
+
+/// Edges with data, which say that a node need not wait for all of another, order as whole edges do.
+unsafe extern "C" fn cuGraphAddNode_v2(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    _data: *const c_void,
+    count: usize,
+    params: *mut NodeParams,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    // SAFETY: as above.
+    unsafe { place.add("cuGraphAddNode_v2", |session| NodeParams::work(params, session)) }
 }

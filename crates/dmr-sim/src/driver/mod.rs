@@ -17,6 +17,7 @@ mod function;
 mod graph;
 mod graph_exec;
 mod graph_nodes;
+mod graph_params;
 mod launch;
 mod library;
 mod linker;
@@ -72,6 +73,7 @@ pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
         graph::SYMBOLS,
         graph_exec::SYMBOLS,
         graph_nodes::SYMBOLS,
+        graph_params::SYMBOLS,
         virtual_memory::SYMBOLS,
         stream_memory::SYMBOLS,
         carved::SYMBOLS,

@@ -1,0 +1,245 @@
+//! Graph management: the parameters of nodes, and changes of them.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use super::chapter;
+use super::copies::copy_work;
+use super::copies_3d::Copy3D;
+use super::graph::graph_of;
+use super::launch::KernelParams;
+use super::memset::Area;
+use crate::abi::*;
+use crate::graph::NodeWork;
+use crate::handle::Kind;
+use crate::machine::{HostCall, HostPtr};
+use crate::session::{Scope, Session, driver_call};
+
+chapter![
+    cuGraphKernelNodeSetParams,
+    cuGraphKernelNodeSetParams_v2,
+    cuGraphMemcpyNodeSetParams,
+    cuGraphMemsetNodeSetParams,
+    cuGraphHostNodeSetParams,
+    cuGraphEventRecordNodeSetEvent,
+    cuGraphEventWaitNodeSetEvent,
+    cuGraphNodeSetParams,
+    cuGraphExecKernelNodeSetParams,
+    cuGraphExecKernelNodeSetParams_v2,
+    cuGraphExecMemcpyNodeSetParams,
+    cuGraphExecMemsetNodeSetParams,
+    cuGraphExecHostNodeSetParams,
+    cuGraphExecEventRecordNodeSetEvent,
+    cuGraphExecEventWaitNodeSetEvent,
+    cuGraphExecNodeSetParams,
+];
+
+/// `CUDA_MEMSET_NODE_PARAMS`: the part that all versions have.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct MemsetParams {
+    at: CUdeviceptr,
+    pitch: usize,
+    value: c_uint,
+    element: c_uint,
+    width: usize,
+    height: usize,
+}
+
+/// `CUDA_HOST_NODE_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct HostParams {
+    function: Option<unsafe extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+}
+
+/// Returns the work of a memset.
+///
+/// # Safety
+///
+/// `params` is null or valid.
+pub(super) unsafe fn fill_node(params: *const MemsetParams) -> Outcome<NodeWork> {
+    if params.is_null() {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so valid by this function's contract.
+    let params = unsafe { params.read_unaligned() };
+    let MemsetParams { at, pitch, value, element, width, height } = params;
+    if ![1, 2, 4].contains(&element) {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    let area = Area { at, pitch, width, height };
+    area.fill(&value.to_le_bytes()[..element as usize]).map(NodeWork::Fill)
+}
+
+/// Returns the work of a call of a host function.
+///
+/// # Safety
+///
+/// `params` is null or valid.
+pub(super) unsafe fn host_node(params: *const HostParams) -> Outcome<NodeWork> {
+    if params.is_null() {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so valid by this function's contract.
+    let HostParams { function, data } = unsafe { params.read_unaligned() };
+    let function = function.ok_or(ERROR_INVALID_VALUE)?;
+    Ok(NodeWork::Host(HostCall { function, data: HostPtr(data) }))
+}
+
+/// Returns the work of a copy.
+///
+/// # Safety
+///
+/// `copy` is null or valid.
+pub(super) unsafe fn copy_node(
+    copy: *const Copy3D,
+    session: &mut Session<'_>,
+) -> Outcome<NodeWork> {
+    if copy.is_null() {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so valid by this function's contract.
+    let copy = unsafe { copy.read_unaligned() };
+    let (to, from) = copy.rows()?;
+    let work = copy_work(session, to, from, copy.pageable())?;
+    Ok(work.map_or(NodeWork::Empty, NodeWork::Copy))
+}
+
+/// `CUgraphNodeParams`: a `CUgraphNodeType`, and the parameters of that kind of node.
+#[repr(C)]
+pub(super) struct NodeParams {
+    kind: c_int,
+    _reserved: [c_int; 3],
+    of_kind: [u64; 29],
+}
+
+impl NodeParams {
+    /// Returns the work of a node with these parameters.
+    ///
+    /// # Safety
+    ///
+    /// `this` is null or valid, with the pointers in it.
+    pub(super) unsafe fn work(this: *const Self, session: &mut Session<'_>) -> Outcome<NodeWork> {
+        if this.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not null, so valid by this function's contract; so are the parameters of its kind.
+        unsafe {
+            let of_kind = (&raw const (*this).of_kind).cast::<u64>();
+            let first = of_kind.read_unaligned();
+            match (&raw const (*this).kind).read_unaligned() {
+                0 => KernelParams::work_v2(of_kind.cast(), session),
+                // Flags, and a context, in front of the description.
+                1 => copy_node(of_kind.add(2).cast(), session),
+                2 => fill_node(of_kind.cast()),
+                3 => host_node(of_kind.cast()),
+                // The child is copied: later changes of it have no effect on the node.
+                4 => Ok(NodeWork::Child(graph_of(session, first)?.clone())),
+                5 => Ok(NodeWork::Empty),
+                6 => session.event_index(first).map(NodeWork::Wait),
+                7 => session.event_index(first).map(NodeWork::Record),
+                8..=13 => Err(ERROR_NOT_SUPPORTED), // semaphores, memory, words, conditions
+                _ => Err(ERROR_INVALID_VALUE),
+            }
+        }
+    }
+}
+
+/// Replaces the work of a node by other work of the same kind.
+fn set(
+    name: &'static str,
+    node: Handle,
+    work: impl FnOnce(&mut Session<'_>) -> Outcome<NodeWork>,
+) -> Code {
+    driver_call(name, Scope::Context, |session| {
+        let work = work(session)?;
+        let node = session.index_of(Kind::GraphNode, node)?;
+        let node = session.graphs.graph_of(node)?.nodes.get_mut(&node);
+        let node = node.filter(|node| node.work.kind() == work.kind());
+        node.ok_or(ERROR_INVALID_VALUE)?.work = work;
+        Ok(())
+    })
+}
+
+/// Replaces the work of a node in an executable graph.
+fn set_in(
+    name: &'static str,
+    executable: Handle,
+    node: Handle,
+    work: impl FnOnce(&mut Session<'_>) -> Outcome<NodeWork>,
+) -> Code {
+    driver_call(name, Scope::Context, |session| {
+        let work = work(session)?;
+        let index = session.index_of(Kind::GraphExec, executable)?;
+        let node = session.index_of(Kind::GraphNode, node)?;
+        session.graphs.executable(index)?.set(node, work)
+    })
+}
+
+/// Makes the two functions that change the parameters of a kind of node: in a graph, and in an executable graph.
+macro_rules! setters {
+    ($($in_graph:ident $in_executable:ident ($($argument:ident: $type:ty),*) $work:expr;)*) => {$(
+        unsafe extern "C" fn $in_graph(node: Handle, $($argument: $type),*) -> Code {
+            set(stringify!($in_graph), node, $work)
+        }
+
+        unsafe extern "C" fn $in_executable(
+            executable: Handle,
+            node: Handle,
+            $($argument: $type),*
+        ) -> Code {
+            set_in(stringify!($in_executable), executable, node, $work)
+        }
+    )*};
+}
+
+// SAFETY (of all): by the driver's contract the parameters are null or those of such a node.
+setters! {
+    cuGraphKernelNodeSetParams cuGraphExecKernelNodeSetParams (params: *const KernelParams)
+        |session| unsafe { KernelParams::work(params, session) };
+    cuGraphKernelNodeSetParams_v2 cuGraphExecKernelNodeSetParams_v2 (params: *const KernelParams)
+        |session| unsafe { KernelParams::work_v2(params, session) };
+    cuGraphHostNodeSetParams cuGraphExecHostNodeSetParams (params: *const HostParams)
+        |_| unsafe { host_node(params) };
+    cuGraphEventRecordNodeSetEvent cuGraphExecEventRecordNodeSetEvent (event: Handle)
+        |session| session.event_index(event).map(NodeWork::Record);
+    cuGraphEventWaitNodeSetEvent cuGraphExecEventWaitNodeSetEvent (event: Handle)
+        |session| session.event_index(event).map(NodeWork::Wait);
+    cuGraphNodeSetParams cuGraphExecNodeSetParams (params: *const NodeParams)
+        |session| unsafe { NodeParams::work(params, session) };
+}
+
+// The contexts are known by the addresses.
+
+unsafe extern "C" fn cuGraphMemcpyNodeSetParams(node: Handle, copy: *const Copy3D) -> Code {
+    // SAFETY: the description is null or, by the driver's contract, valid.
+    set("cuGraphMemcpyNodeSetParams", node, |session| unsafe { copy_node(copy, session) })
+}
+
+unsafe extern "C" fn cuGraphExecMemcpyNodeSetParams(
+    executable: Handle,
+    node: Handle,
+    copy: *const Copy3D,
+    _context: Handle,
+) -> Code {
+    // SAFETY: as above.
+    let work = |session: &mut Session<'_>| unsafe { copy_node(copy, session) };
+    set_in("cuGraphExecMemcpyNodeSetParams", executable, node, work)
+}
+
+unsafe extern "C" fn cuGraphMemsetNodeSetParams(node: Handle, params: *const MemsetParams) -> Code {
+    // SAFETY: the parameters are null or, by the driver's contract, valid.
+    set("cuGraphMemsetNodeSetParams", node, |_| unsafe { fill_node(params) })
+}
+
+unsafe extern "C" fn cuGraphExecMemsetNodeSetParams(
+    executable: Handle,
+    node: Handle,
+    params: *const MemsetParams,
+    _context: Handle,
+) -> Code {
+    // SAFETY: as above.
+    let work = |_: &mut Session<'_>| unsafe { fill_node(params) };
+    set_in("cuGraphExecMemsetNodeSetParams", executable, node, work)
+}
