@@ -91,8 +91,8 @@ pub(crate) unsafe fn bytes_of<'a>(image: *const u8) -> Result<&'a [u8], Refused>
 ///
 /// # Safety
 ///
-/// The address in a wrapper is null or that of a fat binary, which lives for `'a`.
-pub(crate) unsafe fn unwrap<'a>(image: &'a [u8]) -> Result<&'a [u8], Refused> {
+/// The address in a wrapper is null or that of a fat binary, which lives as long as the wrapper.
+pub(crate) unsafe fn unwrap(image: &[u8]) -> Result<&[u8], Refused> {
     if !image.starts_with(&fatbin::WRAPPER_MAGIC.to_le_bytes()) {
         return Ok(image);
     }

@@ -117,13 +117,12 @@ impl Linker {
 
     /// Finds the number of each variable: that of the same name, or a new one.
     fn number_variables(&mut self, linked: &Module, new: &[Variable]) -> Result<(), LinkError> {
-        let mut next = linked.variables.len() as u32;
+        let mut numbers = linked.variables.len() as u32..;
         for variable in new {
             let is_external = variable.linkage != Linkage::Internal;
             let known = self.variables_by_name.get(&variable.name).filter(|_| is_external);
             let Some(&index) = known else {
-                self.variables.push(next);
-                next += 1;
+                self.variables.extend(numbers.next());
                 continue;
             };
             let known = &linked.variables[index as usize];
@@ -140,13 +139,12 @@ impl Linker {
 
     /// Finds the number of each function, as for variables.
     fn number_functions(&mut self, linked: &Module, new: &[Function]) -> Result<(), LinkError> {
-        let mut next = linked.functions.len() as u32;
+        let mut numbers = linked.functions.len() as u32..;
         for function in new {
             let is_external = function.linkage != Linkage::Internal;
             let known = self.functions_by_name.get(&function.name).filter(|_| is_external);
             let Some(&index) = known else {
-                self.functions.push(next);
-                next += 1;
+                self.functions.extend(numbers.next());
                 continue;
             };
             let known = &linked.functions[index as usize];

@@ -194,19 +194,22 @@ macro_rules! setters {
     )*};
 }
 
-// SAFETY (of all): by the driver's contract the parameters are null or those of such a node.
 setters! {
     cuGraphKernelNodeSetParams cuGraphExecKernelNodeSetParams (params: *const KernelParams)
+        // SAFETY: by the driver's contract the parameters are null or those of such a node.
         |session| unsafe { KernelParams::work(params, session) };
     cuGraphKernelNodeSetParams_v2 cuGraphExecKernelNodeSetParams_v2 (params: *const KernelParams)
+        // SAFETY: by the driver's contract the parameters are null or those of such a node.
         |session| unsafe { KernelParams::work_v2(params, session) };
     cuGraphHostNodeSetParams cuGraphExecHostNodeSetParams (params: *const HostParams)
+        // SAFETY: by the driver's contract the parameters are null or those of such a node.
         |_| unsafe { host_node(params) };
     cuGraphEventRecordNodeSetEvent cuGraphExecEventRecordNodeSetEvent (event: Handle)
         |session| session.event_index(event).map(NodeWork::Record);
     cuGraphEventWaitNodeSetEvent cuGraphExecEventWaitNodeSetEvent (event: Handle)
         |session| session.event_index(event).map(NodeWork::Wait);
     cuGraphNodeSetParams cuGraphExecNodeSetParams (params: *const NodeParams)
+        // SAFETY: by the driver's contract the parameters are null or those of such a node.
         |session| unsafe { NodeParams::work(params, session) };
 }
 
