@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use dmr_ptx::syntax;
+use dmr_ptx::{Program, syntax};
 
 fn main() -> std::process::ExitCode {
     let mut failed = false;
@@ -27,6 +27,16 @@ fn main() -> std::process::ExitCode {
                     "{path}: {} bytes, {kernels} kernels, {instructions} instructions, {time:?}",
                     text.len()
                 );
+                if let Ok(text) = std::str::from_utf8(&text) {
+                    let start = Instant::now();
+                    let program = Program::load(text);
+                    let refusals = program
+                        .iter()
+                        .flat_map(|it| it.kernels())
+                        .filter_map(|it| it.refusal.as_ref());
+                    refusals.for_each(|refusal| println!("  {refusal}"));
+                    println!("  decoded too in {:?}", start.elapsed());
+                }
             }
             Err(error) => {
                 println!("{path}: {error}");
