@@ -4,6 +4,7 @@ use crate::lanes::{Piece, Transfer as MatrixTransfer, Window};
 use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
+use super::cluster::RANKED;
 use super::code::{Atomic, NO_REG, Value, WarpStep};
 use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
@@ -115,6 +116,11 @@ impl Core<'_> {
     ) -> Result<(), Box<Stop>> {
         let (reach, run) = place;
         match reach.space {
+            SpaceName::Shared if run.address >= RANKED => {
+                return self.in_block(common, (run.address, run.first), |core, common, address| {
+                    core.change(common, warp, (reach, Run { address, ..run }), len, change)
+                });
+            }
             SpaceName::Shared => {
                 let range = self.shared_range(common, reach, run, len)?;
                 if self.checks.uninitialised && common.written[range.clone()].contains(&0) {

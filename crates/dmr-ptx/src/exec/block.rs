@@ -1,14 +1,17 @@
 //! A resident block: its warps, shared memory and barriers.
 
+use std::collections::HashSet;
+
 use crate::types::Mask;
 
+use super::cluster::Arrivals as ClusterArrivals;
 use super::code::BarrierKind;
 use super::core::Faulted;
 use super::fault::{Checks, FaultKind};
 use super::in_flight::Copies;
 use super::order::Order;
 use super::shadow::Shadow;
-use super::warp::{State, Warp};
+use super::warp::{Fragment, State, Warp};
 
 /// The number of barriers of a block.
 const BARRIERS: usize = 16;
@@ -26,7 +29,7 @@ pub(super) struct Arrivals {
 }
 
 /// The state that the warps of a block share.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Common {
     /// The number of the block in its grid.
     pub(super) number: u64,
@@ -39,6 +42,9 @@ pub(super) struct Common {
     pub(super) order: Order,
     /// The asynchronous copies that are in flight.
     pub(super) copies: Copies,
+    pub(super) cluster_arrivals: ClusterArrivals,
+    /// The `mbarrier` objects at which threads of other blocks have arrived.
+    pub(super) visited: HashSet<u64>,
     barriers: Vec<Arrivals>,
     /// The barriers at which threads have arrived, by bits.
     arrived: u32,
@@ -55,6 +61,8 @@ impl Common {
             shadow: (checks.shared_races && shared > 0).then(|| Shadow::new(shared)),
             order: Order::new(warps),
             copies: Copies::default(),
+            cluster_arrivals: ClusterArrivals::default(),
+            visited: HashSet::new(),
             barriers: vec![arrivals; BARRIERS],
             arrived: 0,
         }
@@ -68,6 +76,8 @@ impl Common {
         if !self.copies.is_empty() {
             self.copies = Copies::default();
         }
+        self.cluster_arrivals.restart();
+        self.visited.clear();
         if !self.order.restart() {
             let (shared, warps) = (self.shared.len(), self.barriers[0].lanes.len());
             self.order = Order::new(warps);
@@ -245,7 +255,7 @@ impl Block {
             let missing = match fragment.state {
                 State::Members(members) => members,
                 State::Warp => warp.lanes,
-                State::Ready | State::Barrier { .. } => continue,
+                State::Ready | State::Barrier { .. } | State::Cluster => continue,
             };
             let absent = (missing & !fragment.mask).trailing_zeros();
             let exited = if missing & !warp.live != 0 { ", and some have exited" } else { "" };
@@ -268,7 +278,10 @@ impl Block {
         ids.dedup();
         let exited =
             self.warps.iter().map(|warp| (warp.lanes & !warp.live).count_ones()).sum::<u32>();
-        let message = if ids.len() > 1 {
+        let at_cluster = |(_, f): (&Warp, &Fragment)| matches!(f.state, State::Cluster);
+        let message = if ids.is_empty() && fragments().any(at_cluster) {
+            "threads wait at the barrier of the cluster, which others never reach".to_owned()
+        } else if ids.len() > 1 {
             format!("threads of the block wait at different barriers, {ids:?}")
         } else {
             format!(

@@ -5,6 +5,7 @@ use crate::lanes::Instruction as WarpInstruction;
 use crate::syntax::SpecialRegister;
 
 use super::atomic::Change;
+use super::cluster::ClusterStep;
 use super::copies::CopyStep;
 use super::fault::SpaceName;
 use super::global::{AccessKind, Scope};
@@ -241,6 +242,7 @@ pub(super) enum Op {
     MemoryBarrier(MemoryBarrier),
     /// An instruction of asynchronous copies.
     Copies(Box<CopyStep>),
+    Cluster(ClusterStep),
     /// Refuses what was recognised at load: an index of the refusals of the program.
     Refused(u32),
 }

@@ -3,7 +3,8 @@
 use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
-use super::code::{Location, Value};
+use super::cluster::RANKED;
+use super::code::{Atomic, Location, Transfer, Value};
 use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
 use super::global::{AccessKind, Scope};
@@ -21,6 +22,7 @@ pub(super) enum CopyStep {
     Bulk(BulkCopy),
     Tensor(TensorCopy),
     Reducing(ReducingCopy),
+    Counted(CountedAccess),
     /// Ends the group of the copies since the last one.
     Commit(CopyKind),
     /// Waits for all groups but the last ones.
@@ -52,6 +54,31 @@ pub(super) struct BulkCopy {
     pub(super) size: Value,
     /// The object that counts the bytes.
     pub(super) barrier: Option<Location>,
+    /// The ranks of the blocks that get the bytes, as bits; `None` for the block of the address.
+    pub(super) ranks: Option<Value>,
+}
+
+/// An access to shared memory whose bytes an object counts: `st.async`, `red.async`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CountedAccess {
+    pub(super) access: SharedAccess,
+    /// The bytes of a lane.
+    pub(super) bytes: u8,
+    pub(super) barrier: Location,
+}
+
+/// A store, or an atomic change.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum SharedAccess {
+    Store(Transfer),
+    Change(Atomic),
+}
+
+/// The place that a copy writes.
+pub(super) struct CopyTarget {
+    pub(super) place: (SpaceName, u64),
+    /// The object that counts the bytes.
+    pub(super) object: Option<u64>,
 }
 
 /// The bytes of a copy in shared memory.
@@ -76,6 +103,7 @@ impl Core<'_> {
             CopyStep::Bulk(copy) => self.copy_bulk(common, warp, fragment, copy, mask),
             CopyStep::Tensor(copy) => self.copy_tensor(common, warp, fragment, copy, mask),
             CopyStep::Reducing(copy) => self.copy_reducing(common, warp, fragment, copy, mask),
+            CopyStep::Counted(access) => self.counted_access(common, warp, fragment, access, mask),
             CopyStep::Commit(kind) => {
                 let threads = threads_of(warp, mask);
                 threads.for_each(|thread| common.copies.commit(thread, *kind));
@@ -159,38 +187,98 @@ impl Core<'_> {
         let from = self.addresses(warp, fragment, &copy.from);
         let sizes = *self.value(warp, fragment.base, copy.size);
         let barriers = copy.barrier.map(|barrier| self.addresses(warp, fragment, &barrier));
+        let ranks = copy.ranks.map(|ranks| *self.value(warp, fragment.base, ranks));
         for lane in lanes_of(mask) {
             let size = sizes[lane] & 0xffff_ffff;
             if !size.is_multiple_of(16) {
                 let message = format!("a bulk copy of {size} bytes: not a multiple of 16");
                 return Err(Stop::new(FaultKind::Invalid(message), lane));
             }
-            let barrier = barriers.map(|barriers| resolve(barriers[lane]).1);
-            let place = |location: &Location, addresses: &Lanes| match location.space {
-                SpaceName::Generic => resolve(addresses[lane]),
-                space => (space, addresses[lane]),
+            let barrier = barriers.map(|barriers| self.own_address(resolve(barriers[lane]).1));
+            let place = |core: &Self, location: &Location, addresses: &Lanes| {
+                let (space, address) = match location.space {
+                    SpaceName::Generic => resolve(addresses[lane]),
+                    space => (space, addresses[lane]),
+                };
+                let is_shared = space == SpaceName::Shared;
+                (space, if is_shared { core.own_address(address) } else { address })
             };
-            let (source, target) = (place(&copy.from, &from), place(&copy.to, &to));
+            let (source, target) = (place(self, &copy.from, &from), place(self, &copy.to, &to));
+            let targets = self.targets(target, barrier, ranks.map(|ranks| ranks[lane]));
             let mut buffer = [0; RUN_BYTES];
             let mut at = 0;
             while at < size {
                 let part = (size - at).min(RUN_BYTES as u64) as usize;
                 let (reach, run) = bulk_run(source, at, part, lane)?;
                 self.read_run(common, warp, &reach, run, &mut buffer[..part])?;
-                let (reach, run) = bulk_run(target, at, part, lane)?;
-                self.write_run(common, warp, &reach, run, &buffer[..part])?;
+                for target in &targets {
+                    let (reach, run) = bulk_run(target.place, at, part, lane)?;
+                    self.write_run(common, warp, &reach, run, &buffer[..part])?;
+                }
                 at += part as u64;
             }
-            let phase = barrier.map(|object| self.phase_of(common, object, lane)).transpose()?;
-            for ((space, address), is_source) in [(source, true), (target, false)] {
-                if space == SpaceName::Shared {
-                    let part = Part { address, bytes: size, is_source };
-                    self.start_copy(common, warp, (CopyKind::Bulk, lane), part, phase);
-                }
+            if barrier.is_none() && source.0 == SpaceName::Shared {
+                let part = Part { address: source.1, bytes: size, is_source: true };
+                self.start_copy(common, warp, (CopyKind::Bulk, lane), part, None);
             }
-            if let Some(object) = barrier {
-                self.count_bytes(common, warp, lane, object, size)?;
+            for target in &targets {
+                self.finish_target(common, warp, lane, target, size)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Returns the places that a copy writes: one, or one in each block of `ranks`.
+    pub(super) fn targets(
+        &self,
+        place: (SpaceName, u64),
+        object: Option<u64>,
+        ranks: Option<u64>,
+    ) -> Vec<CopyTarget> {
+        let (Some(ranks), Some(of)) = (ranks, object) else {
+            return vec![CopyTarget { place, object }];
+        };
+        let places = self.in_blocks(place.1, ranks).zip(self.in_blocks(of, ranks));
+        places
+            .map(|(at, object)| CopyTarget { place: (place.0, at), object: Some(object) })
+            .collect()
+    }
+
+    /// Notes what a copy has written as in flight, and counts its bytes.
+    pub(super) fn finish_target(
+        &mut self,
+        common: &mut Common,
+        warp: &Warp,
+        lane: usize,
+        target: &CopyTarget,
+        bytes: u64,
+    ) -> Result<(), Box<Stop>> {
+        let Some(object) = target.object else { return Ok(()) };
+        // Copies to other blocks are not noted.
+        if target.place.1 < RANKED && object < RANKED {
+            let phase = self.phase_of(common, object, lane)?;
+            let part = Part { address: target.place.1, bytes, is_source: false };
+            self.start_copy(common, warp, (CopyKind::Bulk, lane), part, Some(phase));
+        }
+        self.count_bytes(common, warp, lane, object, bytes)
+    }
+
+    fn counted_access(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &Fragment,
+        access: &CountedAccess,
+        mask: Mask,
+    ) -> Result<(), Box<Stop>> {
+        match &access.access {
+            SharedAccess::Store(transfer) => self.store(common, warp, fragment, transfer, mask)?,
+            SharedAccess::Change(atomic) => self.atomic(common, warp, fragment, atomic, mask)?,
+        }
+        let objects = self.addresses(warp, fragment, &access.barrier);
+        for lane in lanes_of(mask) {
+            let object = self.own_address(resolve(objects[lane]).1);
+            self.count_bytes(common, warp, lane, object, u64::from(access.bytes))?;
         }
         Ok(())
     }

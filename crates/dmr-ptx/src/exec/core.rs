@@ -4,6 +4,7 @@ use crate::lanes::{Piece, Work};
 use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
+use super::cluster::Cluster;
 use super::code::{Op, Value};
 use super::fault::{Checks, FaultKind, Limits};
 use super::global::GlobalMemory;
@@ -83,6 +84,7 @@ pub(super) struct Core<'a> {
     pub(super) results: Box<[Lanes; 2]>,
     /// The accesses to global memory, if their races are checked.
     pub(super) races: Option<Box<Races>>,
+    pub(super) cluster: Cluster,
     /// The instruction that runs.
     pub(super) pc: u32,
     /// The end of local memory of the fragment that runs.

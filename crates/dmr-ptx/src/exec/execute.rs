@@ -57,6 +57,9 @@ impl Core<'_> {
                 self.memory_barrier(common, warp, fragment, barrier, mask)?;
             }
             Op::Copies(step) => self.copy_step(common, warp, fragment, step, mask)?,
+            Op::Cluster(step) => {
+                return self.cluster_step(common, warp, fragment, step, mask);
+            }
             Op::Fence(scope) => self.fence(common, warp, *scope),
             Op::Branch { .. } | Op::BranchIndex { .. } | Op::Call(_) | Op::Return | Op::Exit => {
                 return self.control(common, warp, fragment, op, mask);

@@ -5,6 +5,7 @@ use crate::syntax::SpecialRegister;
 use crate::types::{Lanes, Mask, WARP};
 
 use super::block::{Block, Common};
+use super::cluster::{self, Cluster, MOST_BLOCKS};
 use super::core::{Core, Faulted};
 use super::fault::{Checks, Fault, FaultKind, Finished, Limits, Place, Thread};
 use super::global::GlobalMemory;
@@ -110,6 +111,7 @@ impl<'a> Launch<'a> {
             pieces: Vec::new(),
             results: Box::new([[0; WARP]; 2]),
             races: self.checks.global_races.then(Box::default),
+            cluster: Cluster::default(),
             pc: 0,
             local_end: 0,
         };
@@ -150,6 +152,13 @@ impl<'a> Launch<'a> {
         }
         if self.grid.contains(&0) || self.cluster.contains(&0) {
             return invalid("a grid without blocks".to_owned());
+        }
+        let fits = |d: usize| self.grid[d].is_multiple_of(self.cluster[d]);
+        if volume(self.cluster) > MOST_BLOCKS || !(0..3).all(fits) {
+            return invalid(format!(
+                "clusters of {:?} blocks in a grid of {:?}",
+                self.cluster, self.grid
+            ));
         }
         if self.grid[1] > 65_535 || self.grid[2] > 65_535 || self.grid[0] > 0x7fff_ffff {
             return invalid(format!("a grid of {:?} blocks", self.grid));
@@ -229,21 +238,22 @@ impl<'a> Launch<'a> {
                 if next == total {
                     return Ok(());
                 }
-                resident.push(self.block(core, next, shared, &mut spare));
-                next += 1;
+                self.start(core, &mut resident, &mut next, shared, &mut spare);
             }
             core.changed = false;
             rounds += 1;
-            for block in &mut resident {
-                run_round(core, block)?;
+            let cluster = volume(self.cluster) as usize;
+            for blocks in resident.chunks_mut(cluster) {
+                run_cluster(core, blocks)?;
             }
             let mut index = 0;
             while index < resident.len() {
-                if resident[index].is_finished() {
+                let end = (index + cluster).min(resident.len());
+                if resident[index..end].iter().all(Block::is_finished) {
                     rounds = 0;
-                    spare.push(resident.remove(index));
+                    spare.extend(resident.drain(index..end));
                 } else {
-                    index += 1;
+                    index = end;
                 }
             }
             let polls = |warp: &Warp| !warp.is_ready() || warp.polling;
@@ -255,10 +265,10 @@ impl<'a> Launch<'a> {
             rounds = 0;
             let room = (self.limits.resident_blocks as usize).saturating_sub(resident.len());
             if next < total && room > 0 {
-                for _ in 0..(resident.len() / 2).max(1).min(room) {
+                let more = (resident.len() / 2).max(1).min(room).div_ceil(cluster);
+                for _ in 0..more {
                     if next < total {
-                        resident.push(self.block(core, next, shared, &mut spare));
-                        next += 1;
+                        self.start(core, &mut resident, &mut next, shared, &mut spare);
                     }
                 }
             } else if core.changed || !all_poll {
@@ -272,10 +282,26 @@ impl<'a> Launch<'a> {
         }
     }
 
+    /// Makes the blocks of a cluster resident.
+    fn start(
+        &self,
+        core: &Core<'_>,
+        resident: &mut Vec<Block>,
+        next: &mut u64,
+        shared: usize,
+        spare: &mut Vec<Block>,
+    ) {
+        for _ in 0..volume(self.cluster) {
+            resident.push(self.block(core, *next, shared, spare));
+            *next += 1;
+        }
+    }
+
     /// Makes a block resident: of the state of a finished one, if there is one.
-    fn block(&self, core: &Core<'_>, number: u64, shared: usize, spare: &mut Vec<Block>) -> Block {
-        let [x, y, _] = self.grid.map(u64::from);
-        let index = [(number % x) as u32, (number / x % y) as u32, (number / x / y) as u32];
+    fn block(&self, core: &Core<'_>, start: u64, shared: usize, spare: &mut Vec<Block>) -> Block {
+        let index = cluster::block_index(start, self.grid, self.cluster);
+        let [x, y, z] = index.map(u64::from);
+        let number = x + u64::from(self.grid[0]) * (y + u64::from(self.grid[1]) * z);
         let mut block = spare.pop().unwrap_or_else(|| self.new_block(core, shared));
         block.common.restart(number, index);
         let entry = core.code.functions.get(self.kernel.function as usize);
@@ -399,6 +425,30 @@ struct Failure {
     faulted: Faulted,
 }
 
+/// Runs the blocks of a cluster, each for a round.
+fn run_cluster(core: &mut Core<'_>, blocks: &mut [Block]) -> Result<(), Box<Failure>> {
+    for rank in 0..blocks.len() {
+        if blocks.len() > 1 {
+            cluster::exchange(core, blocks, rank);
+        }
+        let result = run_round(core, &mut blocks[rank]);
+        if blocks.len() > 1 {
+            cluster::exchange(core, blocks, rank);
+        }
+        result?;
+    }
+    let is_complete = cluster::complete(core, blocks);
+    let waits = |block: &Block| !block.is_ready() && !block.is_finished();
+    let is_stuck = !is_complete && blocks.iter().all(|block| !block.is_ready());
+    match blocks.iter().find(|block| waits(block)).filter(|_| is_stuck) {
+        None => Ok(()),
+        Some(block) => {
+            let (block, faulted) = (block.common.index, block.describe_stuck());
+            Err(Box::new(Failure { block, faulted }))
+        }
+    }
+}
+
 /// Runs every warp of a block for a slice.
 fn run_round(core: &mut Core<'_>, block: &mut Block) -> Result<(), Box<Failure>> {
     let index = block.common.index;
@@ -410,9 +460,6 @@ fn run_round(core: &mut Core<'_>, block: &mut Block) -> Result<(), Box<Failure>>
         }
         core.run_warp(&mut block.common, warp).map_err(|faulted| failure(*faulted))?;
         block.complete_barriers(core.checks).map_err(|faulted| failure(*faulted))?;
-    }
-    if !block.is_ready() && !block.is_finished() {
-        return Err(failure(block.describe_stuck()));
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use crate::mbarrier::{Instruction, complete_bytes, phase};
 use crate::types::{Mask, WARP};
 
 use super::block::Common;
+use super::cluster::RANKED;
 use super::code::{Location, NO_REG, Reg, Value};
 use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
@@ -95,6 +96,13 @@ impl Core<'_> {
         operand: Option<u64>,
     ) -> Result<u64, Box<Stop>> {
         let (reach, run) = place;
+        if run.address >= RANKED {
+            return self.in_block(common, (run.address, run.first), |core, common, address| {
+                common.visited.insert(address);
+                let place = (reach, Run { address, ..run });
+                core.memory_barrier_lane(common, warp, place, instruction, operand)
+            });
+        }
         let range = self.shared_range(common, reach, run, BYTES as usize)?;
         let reads = instruction.is_read();
         let touching = if reads { Touching::StrongRead } else { Touching::StrongWrite };
@@ -108,6 +116,10 @@ impl Core<'_> {
             if outcome.result != 0 {
                 common.order.observe(warp.number as usize, generic);
                 common.copies.complete(run.address, phase(outcome.object));
+                if common.visited.contains(&run.address) {
+                    // The order of the threads of other blocks is not known.
+                    common.order.block();
+                }
             }
             return Ok(outcome.result);
         }
@@ -132,6 +144,7 @@ impl Core<'_> {
         address: u64,
         lane: usize,
     ) -> Result<Phase, Box<Stop>> {
+        debug_assert!(address < RANKED);
         let kind = AccessKind::Atomic(Scope::Cta);
         let reach =
             Reach { space: SpaceName::Shared, mask: 1 << lane, bytes: BYTES, kind, uniform: false };
@@ -151,6 +164,12 @@ impl Core<'_> {
         address: u64,
         bytes: u64,
     ) -> Result<(), Box<Stop>> {
+        if address >= RANKED {
+            return self.in_block(common, (address, lane), |core, common, address| {
+                common.visited.insert(address);
+                core.count_bytes(common, warp, lane, address, bytes)
+            });
+        }
         let kind = AccessKind::Atomic(Scope::Cta);
         let reach =
             Reach { space: SpaceName::Shared, mask: 1 << lane, bytes: BYTES, kind, uniform: false };

@@ -3,6 +3,7 @@
 use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
+use super::cluster::RANKED;
 use super::code::Location;
 use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
@@ -80,6 +81,11 @@ impl Core<'_> {
             }
         }
         match reach.space {
+            SpaceName::Shared if run.address >= RANKED => {
+                self.in_block(common, (run.address, run.first), |core, common, address| {
+                    core.read_run(common, warp, reach, Run { address, ..run }, into)
+                })
+            }
             SpaceName::Shared => {
                 let range = self.shared_range(common, reach, run, into.len())?;
                 into.copy_from_slice(&common.shared[range.clone()]);
@@ -158,6 +164,11 @@ impl Core<'_> {
             (self.polls, self.changed) = (0, true);
         }
         match reach.space {
+            SpaceName::Shared if run.address >= RANKED => {
+                self.in_block(common, (run.address, run.first), |core, common, address| {
+                    core.write_run(common, warp, reach, Run { address, ..run }, bytes)
+                })
+            }
             SpaceName::Shared => {
                 let range = self.shared_range(common, reach, run, bytes.len())?;
                 let touching = if strong { Touching::StrongWrite } else { Touching::Write };

@@ -13,6 +13,7 @@
 //! | `transfer` | loads and stores |
 //! | `memory`, `atomics`, `atomic`, `space` | accesses to the spaces, and the windows of generic addresses |
 //! | `mbarriers`, `copies`, `tensors`, `in_flight` | `mbarrier` objects, and asynchronous copies until they are waited for |
+//! | `cluster` | clusters of blocks: their barrier, and the shared memory of other blocks |
 //! | `order`, `shadow`, `conflict` | which accesses are ordered, the last ones to each byte of shared memory, and the report of a race |
 //! | `global` | global memory, which the caller provides |
 //! | `workspace` | the memory in which the blocks of a cooperative launch meet |
@@ -22,6 +23,7 @@
 mod atomic;
 mod atomics;
 mod block;
+mod cluster;
 mod code;
 mod conflict;
 mod control;

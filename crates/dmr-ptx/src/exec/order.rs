@@ -29,7 +29,7 @@ struct WarpOrder {
 }
 
 /// The order of the threads of a block.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Order {
     now: u32,
     /// The stamp below which every thread has seen every other.

@@ -283,7 +283,7 @@ impl Core<'_> {
             let required = match fragment.state {
                 State::Warp => warp.live,
                 State::Members(members) => members & warp.live,
-                State::Ready | State::Barrier { .. } => {
+                State::Ready | State::Barrier { .. } | State::Cluster => {
                     index += 1;
                     continue;
                 }

@@ -27,6 +27,8 @@ pub(super) struct TensorCopy {
     pub(super) shared: Location,
     /// The object that counts the bytes of a copy to shared memory; `None` for a copy to global memory.
     pub(super) barrier: Option<Location>,
+    /// The ranks of the blocks that get the box, as bits; `None` for the block of the address.
+    pub(super) ranks: Option<Value>,
     /// The operation by which a copy changes global memory; `None` if it writes.
     pub(super) reduction: Option<&'static str>,
 }
@@ -69,27 +71,24 @@ impl Core<'_> {
                 |index: usize| self.value(warp, fragment.base, copy.coordinates[index])[lane];
             let start: Vec<i64> =
                 (0..copy.rank).map(|index| i64::from(coordinate(index) as i32)).collect();
-            let address = resolve_shared(&copy.shared, shared[lane]);
+            let address = self.own_address(resolve_shared(&copy.shared, shared[lane]));
             if !address.is_multiple_of(128) {
                 let kind = FaultKind::Misaligned { space: SpaceName::Shared, address, bytes: 128 };
                 return Err(Stop::new(kind, lane));
             }
             let rows = rows(&map, &start);
             let whole = map.box_bytes();
-            let phase = match &barriers {
-                None => {
-                    self.store_box(common, warp, (&map, &rows), (address, lane), copy.reduction)?;
-                    None
-                }
-                Some(barriers) => {
-                    self.load_box(common, warp, (&map, &rows), (address, lane))?;
-                    Some(self.phase_of(common, resolve(barriers[lane]).1, lane)?)
-                }
+            let Some(barriers) = &barriers else {
+                self.store_box(common, warp, (&map, &rows), (address, lane), copy.reduction)?;
+                let part = Part { address, bytes: whole, is_source: true };
+                self.start_copy(common, warp, (CopyKind::Bulk, lane), part, None);
+                continue;
             };
-            let part = Part { address, bytes: whole, is_source: phase.is_none() };
-            self.start_copy(common, warp, (CopyKind::Bulk, lane), part, phase);
-            if let Some(phase) = phase {
-                self.count_bytes(common, warp, lane, phase.object, whole)?;
+            let object = Some(self.own_address(resolve(barriers[lane]).1));
+            let ranks = copy.ranks.map(|ranks| self.value(warp, fragment.base, ranks)[lane]);
+            for target in self.targets((SpaceName::Shared, address), object, ranks) {
+                self.load_box(common, warp, (&map, &rows), (target.place.1, lane))?;
+                self.finish_target(common, warp, lane, &target, whole)?;
             }
         }
         Ok(())

@@ -34,6 +34,8 @@ pub(super) enum State {
     Members(Mask),
     /// The other fragments of the warp at the same instruction.
     Warp,
+    /// The barrier of the cluster.
+    Cluster,
 }
 
 /// Lanes of a warp that run together: they have the same program counter and call stack.

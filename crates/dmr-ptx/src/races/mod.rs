@@ -145,6 +145,11 @@ impl Races {
         }
     }
 
+    /// Orders what all blocks had done before their last fence before what a block does now.
+    pub(crate) fn acquire(&mut self, block: u32) {
+        self.blocks.acquire(block);
+    }
+
     fn check(&mut self, touch: &Touch, seen: &impl Fn(u32, u32, u32) -> bool) -> Option<Conflict> {
         if self.records.bytes() + self.sectors.bytes() > LIMIT {
             self.forget();

@@ -5,6 +5,7 @@ use crate::types::Type;
 
 use super::function::{Decoding, FunctionLoader};
 use super::operands::Found;
+use crate::exec::cluster::ClusterStep;
 use crate::exec::code::{Barrier, BarrierKind, NO_REG, Op, Value};
 use crate::exec::program::{Actual, Builtin, Call, Target};
 
@@ -40,6 +41,9 @@ impl FunctionLoader<'_, '_> {
             ("pmevent" | "setmaxnreg" | "griddepcontrol" | "discard", _) => Op::Nop,
             ("bar", [members]) if modifiers.first() == Some(&"warp") => {
                 Op::WarpBarrier { members: self.value(members, Type::B32)? }
+            }
+            ("barrier", []) if modifiers.first() == Some(&"cluster") => {
+                decode_cluster_barrier(&modifiers[1..])?
             }
             ("bar" | "barrier", _) => self.decode_barrier(name, modifiers, operands)?,
             _ => return Ok(None),
@@ -183,5 +187,19 @@ impl FunctionLoader<'_, '_> {
         let bytes =
             formal.map_or(u32::from(self.width(operand)) / 8, |formal| formal.value_bytes() as u32);
         Ok(Actual::Value { value, bytes })
+    }
+}
+
+fn decode_cluster_barrier(modifiers: &[&str]) -> Decoding<Op> {
+    let (verb, rest) = modifiers.split_first().ok_or("its kind is missing")?;
+    if let Some(unknown) =
+        rest.iter().find(|name| !matches!(**name, "aligned" | "release" | "acquire" | "relaxed"))
+    {
+        return Err(format!("the modifier `.{unknown}` is not supported"));
+    }
+    match *verb {
+        "arrive" => Ok(Op::Cluster(ClusterStep::Arrive(!rest.contains(&"relaxed")))),
+        "wait" => Ok(Op::Cluster(ClusterStep::Wait)),
+        _ => Err(format!("the modifier `.{verb}` is not supported")),
     }
 }

@@ -6,7 +6,7 @@ use crate::types::Type;
 use super::function::{Decoding, FunctionLoader};
 use crate::exec::atomic::Change;
 use crate::exec::code::{Op, Value};
-use crate::exec::copies::{BulkCopy, CopyStep, LaneCopy};
+use crate::exec::copies::{BulkCopy, CopyStep, CountedAccess, LaneCopy, SharedAccess};
 use crate::exec::fault::SpaceName;
 use crate::exec::in_flight::CopyKind;
 use crate::exec::tensors::{ReducingCopy, TensorCopy};
@@ -31,6 +31,45 @@ impl FunctionLoader<'_, '_> {
             _ => return Err("this copy is not supported".to_owned()),
         };
         Ok(Op::Copies(Box::new(step)))
+    }
+
+    /// Decodes `st.async` and `red.async` from what follows that.
+    pub(super) fn decode_counted(
+        &mut self,
+        name: &str,
+        modifiers: &[&str],
+        operands: &[Operand],
+    ) -> Decoding<Op> {
+        let (count, plain): (Vec<&str>, Vec<&str>) =
+            modifiers.iter().partition(|name| **name == "mbarrier::complete_tx::bytes");
+        if count.is_empty() || !plain.contains(&"shared::cluster") {
+            return Err("only accesses that an mbarrier object counts are supported".to_owned());
+        }
+        let [address, value, barrier] = operands else {
+            return Err("it has three operands".to_owned());
+        };
+        let access = [address.clone(), value.clone()];
+        let (access, bytes) = match name {
+            "st" => match self.decode_store(&plain, &access)? {
+                Op::Store(store) => (SharedAccess::Store(store), store.element * store.count),
+                _ => return Err("it is no store".to_owned()),
+            },
+            _ => match self.decode_atomic(name, &plain, &access)? {
+                Op::Atomic(change) => (SharedAccess::Change(change), change.element * change.count),
+                _ => return Err("it is no atomic change".to_owned()),
+            },
+        };
+        let barrier = self.location(barrier, SpaceName::Shared)?;
+        Ok(Op::Copies(Box::new(CopyStep::Counted(CountedAccess { access, bytes, barrier }))))
+    }
+
+    /// Returns the mask of a copy to several blocks, the first of the operands behind the barrier.
+    fn ranks(&mut self, modifiers: &[&str], operands: &[Operand]) -> Decoding<Option<Value>> {
+        if !modifiers.contains(&"multicast::cluster") {
+            return Ok(None);
+        }
+        let mask = operands.first().ok_or("the mask of its blocks is missing")?;
+        self.value(mask, Type::U16).map(Some)
     }
 
     fn decode_lanes_copy(
@@ -75,8 +114,8 @@ impl FunctionLoader<'_, '_> {
             ["global", "shared::cta", "bulk_group", ..] => (SpaceName::Global, SpaceName::Shared),
             _ => return Err("a copy between these spaces is not supported".to_owned()),
         };
-        if modifiers.iter().any(|modifier| matches!(*modifier, "multicast::cluster" | "cp_mask")) {
-            return Err("copies to several blocks or by a mask are not supported".to_owned());
+        if modifiers.contains(&"cp_mask") {
+            return Err("copies by a mask of bytes are not supported".to_owned());
         }
         let [target, source, size, rest @ ..] = operands else {
             return Err("it has too few operands".to_owned());
@@ -88,7 +127,9 @@ impl FunctionLoader<'_, '_> {
             None if to == SpaceName::Shared => return Err("its barrier is missing".to_owned()),
             _ => None,
         };
+        let ranks = self.ranks(modifiers, &rest[rest.len().min(1)..])?;
         Ok(CopyStep::Bulk(BulkCopy {
+            ranks,
             to: self.location(target, to)?,
             from: self.location(source, from)?,
             size: self.value(size, Type::U32)?,
@@ -115,6 +156,7 @@ impl FunctionLoader<'_, '_> {
                 | "shared::cluster"
                 | "shared::cta"
                 | "tile"
+                | "multicast::cluster"
                 | "mbarrier::complete_tx::bytes"
                 | "bulk_group"
                 | "L2::cache_hint" => {}
@@ -140,7 +182,9 @@ impl FunctionLoader<'_, '_> {
             (true, Some(operand)) => Some(self.location(operand, SpaceName::Shared)?),
             (true, None) => return Err("its barrier is missing".to_owned()),
         };
+        let ranks = self.ranks(modifiers, &rest[rest.len().min(1)..])?;
         Ok(CopyStep::Tensor(TensorCopy {
+            ranks,
             map: self.location(map, SpaceName::Generic)?,
             coordinates,
             rank,

@@ -6,6 +6,7 @@ use crate::types::Type;
 use super::function::{Decoding, FunctionLoader};
 use super::operands::Found;
 use crate::exec::atomic::Change;
+use crate::exec::cluster::ClusterStep;
 use crate::exec::code::{Atomic, Location, NO_REG, Op, Transfer};
 use crate::exec::fault::SpaceName;
 use crate::exec::global::{AccessKind, Scope};
@@ -90,6 +91,9 @@ impl FunctionLoader<'_, '_> {
         }
         Ok(Some(match name {
             "ld" | "ldu" => self.decode_load(name, modifiers, operands)?,
+            "st" | "red" if modifiers.first() == Some(&"async") => {
+                self.decode_counted(name, &modifiers[1..], operands)?
+            }
             "st" => self.decode_store(modifiers, operands)?,
             "atom" | "red" => self.decode_atomic(name, modifiers, operands)?,
             "cvta" => self.decode_convert(modifiers, operands)?,
@@ -99,15 +103,16 @@ impl FunctionLoader<'_, '_> {
                 Op::IsSpace { dst: self.destination(dst)?, src: self.value(src, Type::U64)?, space }
             }
             "mapa" => {
-                let [dst, src, _] = operands else {
+                let [dst, src, rank] = operands else {
                     return Err("it has three operands".to_owned());
                 };
-                Op::Copy { dst: self.destination(dst)?, src: self.value(src, Type::U64)? }
+                let (src, rank) = (self.value(src, Type::U64)?, self.value(rank, Type::U32)?);
+                Op::Cluster(ClusterStep::Map { dst: self.destination(dst)?, src, rank })
             }
             "getctarank" => {
-                let [dst, _] = operands else { return Err("it has two operands".to_owned()) };
-                let src = self.loader.special(crate::syntax::SpecialRegister::ClusterCtarank);
-                Op::Copy { dst: self.destination(dst)?, src }
+                let [dst, src] = operands else { return Err("it has two operands".to_owned()) };
+                let src = self.value(src, Type::U64)?;
+                Op::Cluster(ClusterStep::Rank { dst: self.destination(dst)?, src })
             }
             "cp" => self.decode_copy(modifiers, operands)?,
             "membar" | "fence" => match modifiers.last() {
@@ -215,7 +220,11 @@ impl FunctionLoader<'_, '_> {
         Ok(Op::Load(transfer))
     }
 
-    fn decode_store(&mut self, modifiers: &[&str], operands: &[Operand]) -> Decoding<Op> {
+    pub(super) fn decode_store(
+        &mut self,
+        modifiers: &[&str],
+        operands: &[Operand],
+    ) -> Decoding<Op> {
         let [address, src, ..] = operands else { return Err("it has two operands".to_owned()) };
         let modifiers = Modifiers::parse(modifiers)?;
         let mut transfer = self.transfer(address, &modifiers)?;
@@ -227,7 +236,7 @@ impl FunctionLoader<'_, '_> {
         Ok(Op::Store(transfer))
     }
 
-    fn decode_atomic(
+    pub(super) fn decode_atomic(
         &mut self,
         name: &str,
         modifiers: &[&str],

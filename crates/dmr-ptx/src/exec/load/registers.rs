@@ -1,7 +1,10 @@
 //! The registers that a step reads and writes.
 
-use crate::exec::code::{Guard, Location, NO_REG, Op, Reg, Source, Step, Value, WarpStep};
-use crate::exec::copies::CopyStep;
+use crate::exec::cluster::ClusterStep;
+use crate::exec::code::{
+    Atomic, Guard, Location, NO_REG, Op, Reg, Source, Step, Transfer, Value, WarpStep,
+};
+use crate::exec::copies::{CopyStep, SharedAccess};
 use crate::exec::program::{Actual, Call, Formal};
 
 /// The use of a register by a step.
@@ -63,17 +66,8 @@ impl Visitor<'_> {
                     }
                 }
             }
-            Op::Load(transfer) | Op::Store(transfer) => {
-                location(&mut transfer.location, visit);
-                transfer.values.iter_mut().for_each(|value| read(value, visit));
-                transfer.registers.iter_mut().for_each(|dst| write(dst, visit));
-            }
-            Op::Atomic(atomic) => {
-                location(&mut atomic.location, visit);
-                atomic.values.iter_mut().for_each(|value| read(value, visit));
-                atomic.swap.iter_mut().for_each(|value| read(value, visit));
-                atomic.registers.iter_mut().for_each(|dst| write(dst, visit));
-            }
+            Op::Load(access) | Op::Store(access) => transfer(access, visit),
+            Op::Atomic(access) => atomic(access, visit),
             Op::Barrier(barrier) => {
                 read(&mut barrier.id, visit);
                 read(&mut barrier.predicate, visit);
@@ -88,6 +82,16 @@ impl Visitor<'_> {
                 write(&mut barrier.dst, visit);
             }
             Op::Copies(step) => copy(step, visit),
+            Op::Cluster(ClusterStep::Arrive(_) | ClusterStep::Wait) => {}
+            Op::Cluster(ClusterStep::Map { dst, src, rank }) => {
+                read(src, visit);
+                read(rank, visit);
+                write(dst, visit);
+            }
+            Op::Cluster(ClusterStep::Rank { dst, src }) => {
+                read(src, visit);
+                write(dst, visit);
+            }
         }
     }
 
@@ -139,6 +143,19 @@ fn location(location: &mut Location, visit: &mut dyn FnMut(&mut Reg, Use)) {
     read(&mut location.base, visit);
 }
 
+fn transfer(transfer: &mut Transfer, visit: &mut dyn FnMut(&mut Reg, Use)) {
+    location(&mut transfer.location, visit);
+    transfer.values.iter_mut().for_each(|value| read(value, visit));
+    transfer.registers.iter_mut().for_each(|dst| write(dst, visit));
+}
+
+fn atomic(atomic: &mut Atomic, visit: &mut dyn FnMut(&mut Reg, Use)) {
+    location(&mut atomic.location, visit);
+    atomic.values.iter_mut().for_each(|value| read(value, visit));
+    atomic.swap.iter_mut().for_each(|value| read(value, visit));
+    atomic.registers.iter_mut().for_each(|dst| write(dst, visit));
+}
+
 fn copy(step: &mut CopyStep, visit: &mut dyn FnMut(&mut Reg, Use)) {
     match step {
         CopyStep::Lanes(copy) => {
@@ -151,11 +168,20 @@ fn copy(step: &mut CopyStep, visit: &mut dyn FnMut(&mut Reg, Use)) {
             location(&mut copy.from, visit);
             read(&mut copy.size, visit);
             copy.barrier.iter_mut().for_each(|at| location(at, visit));
+            copy.ranks.iter_mut().for_each(|value| read(value, visit));
+        }
+        CopyStep::Counted(counted) => {
+            match &mut counted.access {
+                SharedAccess::Store(access) => transfer(access, visit),
+                SharedAccess::Change(access) => atomic(access, visit),
+            }
+            location(&mut counted.barrier, visit);
         }
         CopyStep::Tensor(copy) => {
             location(&mut copy.map, visit);
             location(&mut copy.shared, visit);
             copy.coordinates.iter_mut().for_each(|value| read(value, visit));
+            copy.ranks.iter_mut().for_each(|value| read(value, visit));
             copy.barrier.iter_mut().for_each(|at| location(at, visit));
         }
         CopyStep::Reducing(copy) => {
