@@ -46,6 +46,7 @@ impl Loaded {
         }
         let mut launch = Launch::new(&self.program, kernel, args.grid(), args.block());
         launch.cluster = args.cluster().or(kernel.required_cluster).unwrap_or([1; 3]);
+        launch.is_cooperative = args.is_cooperative();
         launch.shared_bytes = args.shared_bytes();
         (launch.params, launch.globals) = (&params, &self.globals);
         (launch.checks, launch.limits) = (self.checks, self.limits);

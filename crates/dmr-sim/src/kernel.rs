@@ -21,11 +21,12 @@ pub struct KernelArgs {
     block: [u32; 3],
     shared_bytes: u32,
     cluster: Option<[u32; 3]>,
+    is_cooperative: bool,
 }
 
 impl KernelArgs {
     pub(crate) fn new(params: Vec<Box<[u8]>>, grid: [u32; 3], block: [u32; 3]) -> Self {
-        Self { params, grid, block, shared_bytes: 0, cluster: None }
+        Self { params, grid, block, shared_bytes: 0, cluster: None, is_cooperative: false }
     }
 
     pub(crate) fn with_shared_bytes(self, shared_bytes: u32) -> Self {
@@ -34,6 +35,10 @@ impl KernelArgs {
 
     pub(crate) fn with_cluster(self, cluster: Option<[u32; 3]>) -> Self {
         Self { cluster, ..self }
+    }
+
+    pub(crate) fn with_cooperation(self, is_cooperative: bool) -> Self {
+        Self { is_cooperative, ..self }
     }
 
     /// Returns the bytes of a parameter; empty if there is none.
@@ -94,6 +99,12 @@ impl KernelArgs {
     #[must_use]
     pub const fn cluster(&self) -> Option<[u32; 3]> {
         self.cluster
+    }
+
+    /// Returns whether the launch is cooperative: its blocks can synchronise as a grid.
+    #[must_use]
+    pub const fn is_cooperative(&self) -> bool {
+        self.is_cooperative
     }
 
     fn head<const N: usize>(&self, index: usize) -> [u8; N] {

@@ -290,7 +290,8 @@ unsafe fn prepare(
     // SAFETY: by this function's contract.
     let copied = unsafe { arguments.read(entry)? };
     let args = KernelArgs::new(copied, shape.grid, shape.block);
-    Ok((index, args.with_shared_bytes(shape.shared_bytes).with_cluster(shape.cluster)))
+    let args = args.with_shared_bytes(shape.shared_bytes).with_cluster(shape.cluster);
+    Ok((index, args.with_cooperation(shape.is_cooperative)))
 }
 
 /// `CUDA_KERNEL_NODE_PARAMS`: the part that all versions have.

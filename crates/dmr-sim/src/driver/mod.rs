@@ -31,6 +31,7 @@ mod primary;
 mod refused;
 mod stream;
 mod stream_memory;
+mod tensor_map;
 mod unified;
 mod virtual_memory;
 
@@ -77,6 +78,7 @@ pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
         virtual_memory::SYMBOLS,
         stream_memory::SYMBOLS,
         carved::SYMBOLS,
+        tensor_map::SYMBOLS,
         refused::SYMBOLS,
     ];
     let all = chapters.into_iter().flatten();
