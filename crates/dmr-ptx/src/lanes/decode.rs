@@ -357,16 +357,19 @@ fn dealt(shape: [usize; 3], operand: &str, element: Element) -> Result<Fragment,
 
 fn rows(modifiers: &[&str], is_store: bool) -> Decoded {
     let (mut count, mut transpose, mut window) = (None, false, Window::Generic);
-    let ["sync", "aligned", "m8n8", rest @ .., "b16"] = modifiers else {
+    // Compilers write the shape before or behind the number of matrices.
+    let required = ["sync", "aligned", "m8n8", "b16"];
+    if !required.iter().all(|name| modifiers.contains(name)) {
         return Err("only .sync.aligned.m8n8 and .b16 are supported".to_owned());
-    };
-    for &modifier in rest {
+    }
+    for &modifier in modifiers {
         match modifier {
             "x1" => count = Some(1),
             "x2" => count = Some(2),
             "x4" => count = Some(4),
             "trans" => transpose = true,
             "shared" | "shared::cta" => window = Window::Shared,
+            _ if required.contains(&modifier) => {}
             _ => return Err(unknown(modifier)),
         }
     }

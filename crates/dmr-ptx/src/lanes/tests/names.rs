@@ -78,3 +78,16 @@ fn the_lanes_that_meet_are_those_of_the_mask_of_the_warp_or_those_here() {
         assert_eq!(instruction(name).meeting(), Meeting::Warp, "{name}");
     }
 }
+
+#[test]
+fn the_shape_comes_before_or_behind_the_number_of_matrices() {
+    for (one, other) in [
+        ("ldmatrix.sync.aligned.m8n8.x4.shared.b16", "ldmatrix.sync.aligned.x4.m8n8.shared.b16"),
+        (
+            "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16",
+            "stmatrix.sync.aligned.x2.trans.m8n8.shared.b16",
+        ),
+    ] {
+        assert_eq!(instruction(one), instruction(other));
+    }
+}
