@@ -3,6 +3,13 @@
 //! - `hardware write FOLDER` writes the kernels and the operands of all forms: the files `list`, `kernels`, `operands`.
 //! - `hardware compare FOLDER [WORD]` compares the results of a GPU, the files `status` and `words`, with the
 //!   interpreter's, and prints the first rows that differ; with a word, only of forms whose name has it.
+//! - `hardware fixture FOLDER` prints the lines of `tests/fixtures/hardware.txt` for the results of a GPU.
+//!
+//! A program with the driver API makes the results: it loads each kernel of `kernels` (offset and length are in `list`)
+//! behind the lines of [`hardware::HEADER`], launches it with one thread a row in blocks of 128, with the addresses of its
+//! operands and of its results, and writes the words of all results one after another. `status` has a line a form:
+//! its number, the result codes of load and launch, and its name, with tabs between them. A form that did not run has
+//! zeros.
 
 #![allow(clippy::print_stdout, reason = "a program that prints what it has written")]
 
@@ -21,11 +28,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ["write", folder] => write(Path::new(folder)),
         ["compare", folder] => compare(Path::new(folder), ""),
         ["compare", folder, word] => compare(Path::new(folder), word),
-        _ => Err("hardware write|compare FOLDER".into()),
+        ["fixture", folder] => fixture(Path::new(folder)),
+        _ => Err("hardware write|compare|fixture FOLDER".into()),
     }
 }
 
-fn compare(folder: &Path, word: &str) -> Result<(), Box<dyn std::error::Error>> {
+/// A form with the words that a GPU wrote, if it ran it, and the line of its status.
+struct Measured {
+    form: hardware::Form,
+    words: Option<Vec<u64>>,
+    line: String,
+}
+
+/// Reads the results of a GPU.
+fn measured(folder: &Path) -> Result<Vec<Measured>, Box<dyn std::error::Error>> {
     let words = std::fs::read(folder.join("words"))?;
     let status = std::fs::read_to_string(folder.join("status"))?;
     let mut start = 0;
@@ -37,37 +53,59 @@ fn compare(folder: &Path, word: &str) -> Result<(), Box<dyn std::error::Error>> 
             return Err(format!("{} is not {:?}", form.name, fields.get(3)).into());
         }
         let ran = (fields.get(1), fields.get(2)) == (Some(&"0"), Some(&"0"));
-        if form.name.contains(word) {
-            list.push((
-                form,
-                ran.then(|| words.get(start..start + bytes).unwrap_or(&[]).to_vec()),
-                line.to_owned(),
-            ));
-        }
+        let word =
+            |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+        let all = words.get(start..start + bytes).ok_or("too few words")?;
+        let words = ran.then(|| all.chunks_exact(8).map(word).collect());
+        list.push(Measured { form, words, line: line.to_owned() });
         start += bytes;
     }
-    let reports = run::on_all(&list, |(form, theirs, line)| report(form, theirs.as_deref(), line));
-    let mut reports: Vec<_> = reports.into_iter().flatten().collect();
+    Ok(list)
+}
+
+fn compare(folder: &Path, word: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let list: Vec<_> =
+        measured(folder)?.into_iter().filter(|one| one.form.name.contains(word)).collect();
+    let mut reports: Vec<_> = run::on_all(&list, report).into_iter().flatten().collect();
     reports.sort();
     println!("{}", reports.concat());
     Ok(())
 }
 
+fn fixture(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    for Measured { form, words, .. } in measured(folder)? {
+        let Some(words) = words else { continue };
+        let refused = if run::results(&form, 1).is_err() { "?" } else { "" };
+        let sample: Vec<u64> = form.sample(&words, form.results).flatten().copied().collect();
+        if form.is_approximate {
+            let values: Vec<String> = sample
+                .iter()
+                .step_by((sample.len() / 16).max(1))
+                .map(|word| format!("{word:x}"))
+                .collect();
+            println!("{refused}~{} {}", values.join(","), form.name);
+        } else {
+            println!("{refused}{:016x} {}", hardware::digest(sample), form.name);
+        }
+    }
+    Ok(())
+}
+
 /// Returns what differs between the results of a GPU and the interpreter's.
-fn report(form: &hardware::Form, theirs: Option<&[u8]>, line: &str) -> Option<String> {
-    let ours = run::results(form);
-    let (theirs, ours) = match (theirs, ours) {
+fn report(Measured { form, words, line }: &Measured) -> Option<String> {
+    let (theirs, ours) = match (words, run::results(form, 1)) {
         (Some(theirs), Ok(ours)) => (theirs, ours),
         (None, Err(_)) => return None,
         (None, Ok(_)) => return Some(format!("ONLY HERE: {line}\n")),
         (Some(_), Err(why)) => return Some(format!("ONLY THERE: {}: {why}\n", form.name)),
     };
-    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
-    let theirs: Vec<u64> = theirs.chunks_exact(8).map(word).collect();
     let operands = hardware::operands::operands(&form.kinds, form.rows, form.seed());
     let rows = theirs.chunks_exact(form.results).zip(ours.chunks_exact(form.results));
+    let differs = |a: &[u64], b: &[u64]| {
+        if form.is_approximate { !run::is_near(form, a[0], b[0]) } else { a != b }
+    };
     let differing: Vec<usize> =
-        rows.enumerate().filter(|(_, (a, b))| a != b).map(|(row, _)| row).collect();
+        rows.enumerate().filter(|(_, (a, b))| differs(a, b)).map(|(row, _)| row).collect();
     if differing.is_empty() {
         return None;
     }
@@ -79,7 +117,7 @@ fn report(form: &hardware::Form, theirs: Option<&[u8]>, line: &str) -> Option<St
         text += &format!(
             "    row {row}: {:x?}: GPU {:x?}, here {:x?}\n",
             part(&operands, form.kinds.len()).unwrap_or_default(),
-            part(&theirs, form.results).unwrap_or_default(),
+            part(theirs, form.results).unwrap_or_default(),
             part(&ours, form.results).unwrap_or_default(),
         );
     }

@@ -20,7 +20,7 @@
 //! | `rsqrt.approx.f64` | none is given |
 
 use super::exact::{BF16, F16, F32, F64, Format};
-use super::float::{canonical, canonical_double, float, format_of};
+use super::float::{canonical, double, float, format_of};
 use super::io::Io;
 use super::modifiers::{Modifiers, Rounding, flag};
 use super::pairs::spread1;
@@ -132,7 +132,7 @@ impl Op {
                 });
             }
             (F64, operator) if self.ftz => io.one(|a| high_half(operator, a)),
-            (F64, operator) => io.one(|a| canonical_double(function(operator, f64::from_bits(a)))),
+            (F64, operator) => io.one(|a| double(function(operator, f64::from_bits(a)), [a, 0, 0])),
             (F16, operator) => {
                 io.one(|a| spread1(F16, self.pair, a, |a| self.half(F16, operator, a)))
             }
@@ -175,12 +175,19 @@ fn function(operator: Operator, x: f64) -> f64 {
         Operator::Sqrt => x.sqrt(),
         // 1 / -0 is negative infinity, as the root of -0 is -0.
         Operator::Rsqrt => 1.0 / x.sqrt(),
-        Operator::Sin => x.sin(),
-        Operator::Cos => x.cos(),
+        Operator::Sin => turns(x).sin(),
+        Operator::Cos => turns(x).cos(),
         Operator::Lg2 => x.log2(),
         Operator::Ex2 => x.exp2(),
         Operator::Tanh => x.tanh(),
     }
+}
+
+/// Returns an angle as the hardware takes it: in turns, rounded to `f32`; the whole ones do not count.
+fn turns(x: f64) -> f64 {
+    const TURNS_PER_RADIAN: f32 = f32::from_bits(0x3e22_f983);
+    let turns = F32.load(F32.flush(F32.store(x * f64::from(TURNS_PER_RADIAN), Rounding::Zero)));
+    (turns.fract() * std::f64::consts::TAU).copysign(x)
 }
 
 /// Computes with the high 32 bits of an `f64`; the low ones of the result are zero.

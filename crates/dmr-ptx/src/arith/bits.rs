@@ -156,6 +156,9 @@ fn find(a: u64, bits: u32, signed: bool, shift_amount: bool) -> u64 {
 fn nth_set(mask: u64, base: u64, offset: u64) -> u64 {
     let none = 0xffff_ffff;
     let offset = offset as u32 as i32;
+    if offset == i32::MIN {
+        return 0;
+    }
     if base > 31 {
         return none;
     }
@@ -176,9 +179,15 @@ fn nth_set(mask: u64, base: u64, offset: u64) -> u64 {
     none
 }
 
+/// Returns a position or a length: in 32 bits its low 8 bits count; in 64 bits, which are compiled to several
+/// instructions, all do.
+fn amount(x: u64, bits: u32) -> u32 {
+    if bits == 32 { x as u32 & 0xff } else { (x as u32).min(0xff) }
+}
+
 /// Returns a field of `a`, with copies of its sign bit above; a field over the top has copies of the top bit.
 fn extract(a: u64, position: u64, length: u64, bits: u32, signed: bool) -> u64 {
-    let (position, length) = (position as u32 & 0xff, length as u32 & 0xff);
+    let (position, length) = (amount(position, bits), amount(length, bits));
     let sign_at = (position + length).saturating_sub(1).min(bits - 1);
     let sign = signed && length != 0 && a >> sign_at & 1 != 0;
     let count = length.min(bits.saturating_sub(position));
@@ -189,7 +198,7 @@ fn extract(a: u64, position: u64, length: u64, bits: u32, signed: bool) -> u64 {
 
 /// Returns `b` with the low bits of `a` as its field.
 fn insert(a: u64, b: u64, position: u64, length: u64, bits: u32) -> u64 {
-    let (position, length) = (position as u32 & 0xff, length as u32 & 0xff);
+    let (position, length) = (amount(position, bits), amount(length, bits));
     let count = length.min(bits.saturating_sub(position));
     if count == 0 {
         return b;

@@ -117,7 +117,8 @@ fn decode_conversion(mut words: Modifiers<'_>) -> Result<Arith, String> {
         shape,
         rounding: rounding.unwrap_or(Rounding::Nearest),
         integral,
-        ftz: words.has(flag::FTZ),
+        // A conversion from `f32` to `f16` keeps subnormal operands all the same.
+        ftz: words.has(flag::FTZ) && to != Type::F16,
         sat: words.has(flag::SAT),
         relu: words.has(flag::RELU),
         satfinite: words.has(flag::SATFINITE),
@@ -219,19 +220,46 @@ impl Op {
     /// Converts from one floating-point format to another, with one rounding.
     #[inline(always)]
     fn between(self, bits: u64, from: Format, to: Format) -> u64 {
+        if from.is_nan(bits) {
+            return self.nan(bits, from, to);
+        }
         let value = from.load(self.operand(bits, from));
-        let result = if to == F64 {
-            super::float::canonical_double(value)
+        if self.ftz && to == F32 && F32.is_tiny(value, self.rounding) {
+            return self.finish(bits >> (from.bits() - 1) << 31, to);
+        }
+        let result = to.store(value, self.rounding);
+        let magnitude = result & (to.sign() - 1);
+        let result = if self.satfinite && magnitude > to.greatest {
+            result & to.sign() | to.greatest
         } else {
-            to.store(value, self.rounding)
+            result
         };
         let result = if self.relu { to.relu(result) } else { result };
-        let result = self.finish(result, to);
-        let magnitude = result & (to.sign() - 1);
-        if self.satfinite && magnitude > to.greatest && !value.is_nan() {
-            return result & to.sign() | to.greatest;
-        }
-        result
+        self.finish(result, to)
+    }
+
+    /// Converts a NaN: the canonical one, except where the hardware moves the bits.
+    #[cold]
+    #[inline(never)]
+    fn nan(self, bits: u64, from: Format, to: Format) -> u64 {
+        let sign = if bits & from.sign() != 0 { to.sign() } else { 0 };
+        let payload = bits & ((1 << from.fraction_bits) - 1);
+        let result = if to == F64 && (self.ftz || self.sat) {
+            F32.nan << 29 & (F64.sign() - 1) | F64.infinity()
+        } else if to == F64 {
+            F64.quiet(sign | F64.infinity() | payload << (52 - from.fraction_bits))
+        } else if from == F64 {
+            to.quiet(sign | to.infinity() | payload >> (52 - to.fraction_bits))
+        } else if (from, to) == (BF16, F32) && !self.ftz && !self.sat {
+            return bits << 16;
+        } else if to == TF32 && self.rounding == Rounding::NearestAway {
+            // The low bits are cut off; with `.satfinite` what is not less than infinity is one less.
+            let kept = bits >> 13;
+            return if self.satfinite { kept - 1 } else { kept };
+        } else {
+            to.nan
+        };
+        if self.sat { to.saturate(result) } else { result }
     }
 
     /// Converts an integer that is extended to 64 bits.
@@ -279,7 +307,12 @@ impl Op {
     /// Rounds a value to an integral one, if the conversion says so.
     fn to_integral(self, bits: u64, format: Format) -> u64 {
         if format.is_nan(bits) {
-            return format.nan;
+            // A conversion to the same type is a move, but for halves.
+            return match (format, self.integral || self.ftz || self.sat) {
+                (F32 | F64, false) => bits,
+                (F64, true) => F64.quiet(bits),
+                _ => format.nan,
+            };
         }
         // An integral value of the format's range is a value of the format.
         if self.integral {

@@ -71,6 +71,27 @@ impl Format {
         magnitude > if self.has_infinity() { self.infinity() } else { self.greatest }
     }
 
+    /// Returns the quiet NaN with the sign and the payload of a NaN.
+    #[inline(always)]
+    pub(super) const fn quiet(self, nan: u64) -> u64 {
+        nan | 1 << (self.fraction_bits - 1)
+    }
+
+    /// Returns whether a value is below the least normal one when it is rounded as if exponents had no bound. It is
+    /// exact, or rounded to odd.
+    #[inline(always)]
+    pub(super) fn is_tiny(self, value: f64, rounding: Rounding) -> bool {
+        let least = f64::from_bits((1024 - self.bias()) << 52);
+        // The greatest value below it with as many bits, and the one half way between.
+        let ulp = f64::from_bits((1023 - u64::from(self.fraction_bits) - 1) << 52);
+        match rounding {
+            Rounding::Nearest | Rounding::NearestAway => value.abs() < least * (1.0 - ulp / 2.0),
+            Rounding::Up if value > 0.0 => value <= least * (1.0 - ulp),
+            Rounding::Down if value < 0.0 => -value <= least * (1.0 - ulp),
+            _ => value.abs() < least,
+        }
+    }
+
     /// Returns `bits`, or a zero of the same sign if they are subnormal.
     #[inline(always)]
     pub(super) const fn flush(self, bits: u64) -> u64 {

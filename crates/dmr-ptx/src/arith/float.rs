@@ -142,10 +142,14 @@ impl Op {
             }
             (Basic::Add, true, false) => io.two(|a, b| flushed(flushing(a) + flushing(b))),
             (Basic::Sub, true, false) => io.two(|a, b| flushed(flushing(a) - flushing(b))),
-            (Basic::Mul, true, false) => io.two(|a, b| flushed(flushing(a) * flushing(b))),
-            (Basic::Fma, true, false) => {
-                io.three(|a, b, c| flushed(fused(flushing(a), flushing(b), flushing(c))));
+            (Basic::Mul, true, false) => {
+                io.two(|a, b| flushed_exact(f64::from(flushing(a)) * f64::from(flushing(b))))
             }
+            (Basic::Fma, true, false) => io.three(|a, b, c| {
+                let [a, b, c] = [a, b, c].map(|x| f64::from(flushing(x)));
+                flushed_exact(fused_odd(a, b, c))
+            }),
+            (_, true, _) => io.three(|a, b, c| self.directed(a, b, c)),
             _ => io.three(|a, b, c| self.finish(self.nearest_single(a, b, c))),
         }
     }
@@ -168,13 +172,13 @@ impl Op {
     fn double(self, io: &mut Io<'_>) {
         let of = f64::from_bits;
         match self.basic {
-            Basic::Add => io.two(|a, b| canonical_double(of(a) + of(b))),
-            Basic::Sub => io.two(|a, b| canonical_double(of(a) - of(b))),
-            Basic::Mul => io.two(|a, b| canonical_double(of(a) * of(b))),
-            Basic::Fma => io.three(|a, b, c| canonical_double(of(a).mul_add(of(b), of(c)))),
-            Basic::Div if self.reciprocal => io.one(|a| canonical_double(1.0 / of(a))),
-            Basic::Div => io.two(|a, b| canonical_double(of(a) / of(b))),
-            Basic::Sqrt => io.one(|a| canonical_double(of(a).sqrt())),
+            Basic::Add => io.two(|a, b| double(of(a) + of(b), [b, a, 0])),
+            Basic::Sub => io.two(|a, b| double(of(a) - of(b), [b, a, 0])),
+            Basic::Mul => io.two(|a, b| double(of(a) * of(b), [b, a, 0])),
+            Basic::Fma => io.three(|a, b, c| double(of(a).mul_add(of(b), of(c)), [b, c, a])),
+            Basic::Div if self.reciprocal => io.one(|a| double(1.0 / of(a), [a, 0, 0])),
+            Basic::Div => io.two(|a, b| double(of(a) / of(b), [a, b, 0])),
+            Basic::Sqrt => io.one(|a| double(of(a).sqrt(), [a, 0, 0])),
         }
     }
 
@@ -222,8 +226,13 @@ impl Op {
     /// Rounds and finishes a result.
     #[inline(always)]
     fn narrow<const BF: bool>(self, value: f64) -> u64 {
-        Self { format: half_format(BF), ..self }
-            .finish(half_format(BF).store(value, Rounding::Nearest))
+        let format = half_format(BF);
+        let value = if self.ftz && format.is_tiny(value, Rounding::Nearest) {
+            0.0f64.copysign(value)
+        } else {
+            value
+        };
+        Self { format, ..self }.finish(format.store(value, Rounding::Nearest))
     }
 
     /// Rounds in a mode that the machine does not have, by integer arithmetic.
@@ -234,7 +243,34 @@ impl Op {
         } else {
             [operand(a), operand(b), operand(c)]
         };
-        self.finish(rounded(self.basic, operands, self.format, self.rounding))
+        if self.ftz
+            && let Some(zero) = self.flushed_before_rounding(operands)
+        {
+            return self.finish(zero);
+        }
+        let result = rounded(self.basic, operands, self.format, self.rounding);
+        if self.format == F64 && F64.is_nan(result) {
+            return double_nan(match self.basic {
+                Basic::Add | Basic::Sub | Basic::Mul => [b, a, 0],
+                Basic::Fma => [b, c, a],
+                Basic::Div | Basic::Sqrt if self.reciprocal => [a, 0, 0],
+                Basic::Div | Basic::Sqrt => [a, b, 0],
+            });
+        }
+        self.finish(result)
+    }
+
+    /// Returns the zero that the result of `.ftz` is, if the result is tiny: the rounded one may be normal.
+    fn flushed_before_rounding(self, [a, b, c]: [f64; 3]) -> Option<u64> {
+        // A quotient of two values of 24 bits is not so near to a power of two that `f64` rounds it to one.
+        let exact = match self.basic {
+            Basic::Mul => a * b,
+            Basic::Fma => fused_odd(a, b, c),
+            Basic::Div => a / b,
+            Basic::Add | Basic::Sub | Basic::Sqrt => return None,
+        };
+        let sign = if exact.is_sign_negative() { self.format.sign() } else { 0 };
+        (exact != 0.0 && self.format.is_tiny(exact, self.rounding)).then_some(sign)
     }
 
     /// Flushes and clamps a result.
@@ -268,6 +304,12 @@ fn flushed(x: f32) -> u64 {
     F32.flush(canonical(x))
 }
 
+/// Rounds an exact value, or one that is rounded to odd. One that is tiny is a zero.
+#[inline(always)]
+fn flushed_exact(x: f64) -> u64 {
+    canonical(if F32.is_tiny(x, Rounding::Nearest) { 0.0f32.copysign(x as f32) } else { x as f32 })
+}
+
 #[inline(always)]
 pub(super) fn float(bits: u64) -> f32 {
     f32::from_bits(bits as u32)
@@ -279,10 +321,27 @@ pub(super) fn canonical(x: f32) -> u64 {
     if x.is_nan() { F32.nan } else { u64::from(x.to_bits()) }
 }
 
-/// Returns the bits; every NaN is the one that the hardware makes.
+/// Returns the bits of a result in `f64`: NaN is the first NaN of the operands, made quiet, or the one that the
+/// hardware makes.
 #[inline(always)]
-pub(super) fn canonical_double(x: f64) -> u64 {
-    if x.is_nan() { F64.nan } else { x.to_bits() }
+pub(super) fn double(x: f64, operands: [u64; 3]) -> u64 {
+    if x.is_nan() { double_nan(operands) } else { x.to_bits() }
+}
+
+/// Returns the bits of `c + a * b` in `f64`.
+pub(crate) fn fused_double(c: u64, a: u64, b: u64) -> u64 {
+    double(f64::from_bits(a).mul_add(f64::from_bits(b), f64::from_bits(c)), [b, c, a])
+}
+
+/// Returns the bits of `a + b` in `f64`, which is the first of the two if both are NaN.
+pub(crate) fn added_double(a: u64, b: u64) -> u64 {
+    double(f64::from_bits(a) + f64::from_bits(b), [a, b, 0])
+}
+
+#[cold]
+#[inline(never)]
+fn double_nan(operands: [u64; 3]) -> u64 {
+    operands.into_iter().find(|bits| F64.is_nan(*bits)).map_or(F64.nan, |bits| F64.quiet(bits))
 }
 
 /// Returns whether a sum that was rounded to `f64` may round to another `f32` than the exact sum: if it is in the middle

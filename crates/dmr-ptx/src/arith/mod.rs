@@ -22,6 +22,8 @@ mod sign;
 mod tests;
 mod video;
 
+pub(crate) use float::{added_double, fused_double};
+
 use crate::types::{Lanes, Mask, Type};
 use io::Io;
 use modifiers::Modifiers;

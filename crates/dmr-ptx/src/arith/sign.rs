@@ -1,6 +1,6 @@
 //! Floating-point `min`, `max`, `abs`, `neg`, `copysign`, `testp`: selections, changes of the sign, properties.
 
-use super::exact::{BF16, F16, F32, Format};
+use super::exact::{BF16, F16, F32, F64, Format};
 use super::float::format_of;
 use super::io::Io;
 use super::modifiers::{Modifiers, flag};
@@ -129,8 +129,8 @@ impl Op {
         let Self { format, pair, .. } = self;
         let sign = format.sign();
         match self.operator {
-            Operator::Abs => io.one(|a| spread1(format, pair, a, |a| self.operand(a) & !sign)),
-            Operator::Neg => io.one(|a| spread1(format, pair, a, |a| self.operand(a) ^ sign)),
+            Operator::Abs => io.one(|a| spread1(format, pair, a, |a| self.with_sign(a, a & !sign))),
+            Operator::Neg => io.one(|a| spread1(format, pair, a, |a| self.with_sign(a, a ^ sign))),
             Operator::CopySign => io.two(|a, b| a & sign | b & !sign),
             Operator::Test(class) => io.one(|a| u64::from(test(format, a, class))),
             Operator::Min | Operator::Max if io.count == 3 => {
@@ -145,6 +145,18 @@ impl Op {
     #[inline(always)]
     fn operand(self, bits: u64) -> u64 {
         if self.ftz { self.format.flush(bits) } else { bits }
+    }
+
+    /// Returns `changed`, which is `bits` with another sign; a NaN is the canonical one, or keeps its sign in `f64`.
+    #[inline(always)]
+    fn with_sign(self, bits: u64, changed: u64) -> u64 {
+        if !self.format.is_nan(bits) {
+            self.operand(changed)
+        } else if self.format == F64 {
+            F64.quiet(bits)
+        } else {
+            self.format.nan
+        }
     }
 
     #[inline(always)]
@@ -187,7 +199,7 @@ impl Op {
         let selected = if less == (self.operator == Operator::Min) { a } else { b };
         if a_nan | b_nan {
             if self.nan || a_nan && b_nan {
-                return format.nan;
+                return if format == F64 { F64.quiet(b) } else { format.nan };
             }
             return if a_nan { b } else { a };
         }
@@ -212,7 +224,8 @@ fn test(format: Format, bits: u64, class: Class) -> bool {
         Class::Infinite => magnitude == format.infinity(),
         Class::Number => !format.is_nan(bits),
         Class::NotANumber => format.is_nan(bits),
-        Class::Normal => finite && magnitude != 0 && !subnormal,
+        // Zeros count as normal.
+        Class::Normal => finite && !subnormal,
         Class::Subnormal => subnormal,
     }
 }

@@ -62,9 +62,16 @@ impl Change {
         })
     }
 
-    /// Returns the new value of an element of `bits` bits, 64 or fewer.
+    /// Returns the new value of an element of `bits` bits, 64 or fewer, in global or in shared memory.
     #[inline]
-    pub(super) fn apply(&self, old: u64, operand: u64, swap: u64, bits: u32) -> u64 {
+    pub(super) fn apply(
+        &self,
+        old: u64,
+        operand: u64,
+        swap: u64,
+        bits: u32,
+        is_global: bool,
+    ) -> u64 {
         let mask = u64::MAX >> (64 - bits.clamp(1, 64));
         let signed = |value: u64| (value << (64 - bits.clamp(1, 64))) as i64;
         let operand = operand & mask;
@@ -86,12 +93,21 @@ impl Change {
             Self::Min => old.min(operand),
             Self::Max => old.max(operand),
             Self::AddF32 => {
-                let sum = f32::from_bits(old as u32) + f32::from_bits(operand as u32);
+                // Subnormal numbers are zeros in global memory, and numbers in shared memory.
+                let value = |value: f32| {
+                    if is_global && value.is_subnormal() { 0.0f32.copysign(value) } else { value }
+                };
+                let [old, operand] = [old, operand].map(|bits| f32::from_bits(bits as u32));
+                let sum = value(value(old) + value(operand));
                 if sum.is_nan() { 0x7fff_ffff } else { u64::from(sum.to_bits()) }
             }
             Self::AddF64 => {
-                let sum = f64::from_bits(old) + f64::from_bits(operand);
-                if sum.is_nan() { 0x7ff8_0000_0000_0000 } else { sum.to_bits() }
+                // Global memory's own unit returns a NaN as it is, the operand's first.
+                let nan = [operand, old].into_iter().find(|bits| f64::from_bits(*bits).is_nan());
+                match nan {
+                    Some(nan) if is_global => nan,
+                    _ => arith::added_double(old, operand),
+                }
             }
             Self::Arith(arith) => apply_arith(arith, old, operand),
         };

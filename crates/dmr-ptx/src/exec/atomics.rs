@@ -68,6 +68,8 @@ impl Core<'_> {
         let element = usize::from(atomic.element);
         let operands = *self.value(warp, base, atomic.values[0]);
         let swaps = *self.value(warp, base, atomic.swap[0]);
+        let is_global = reach.space != SpaceName::Shared;
+        let bits = 8 * element as u32;
         let mut olds = [0; WARP];
         let mut rest = reach.mask;
         while rest != 0 {
@@ -84,8 +86,8 @@ impl Core<'_> {
                 let mut value = u64::from_le_bytes(all);
                 for lane in lanes_of(same) {
                     olds[lane] = value;
-                    value =
-                        atomic.change.apply(value, operands[lane], swaps[lane], 8 * element as u32);
+                    let (operand, swap) = (operands[lane], swaps[lane]);
+                    value = atomic.change.apply(value, operand, swap, bits, is_global);
                     differs |= value != olds[lane];
                     first_differs |= lane == first && differs;
                 }
@@ -167,6 +169,7 @@ impl Core<'_> {
         let operands = atomic.values.map(|value| self.value(warp, base, value)[lane]);
         let swaps = atomic.swap.map(|value| self.value(warp, base, value)[lane]);
         let pair = |values: &[u64]| u128::from(values[0]) | u128::from(values[1]) << 64;
+        let is_global = reach.space != SpaceName::Shared;
         let (mut olds, mut differs) = ([0u64; 8], false);
         let mut change = |all: &mut [u8]| {
             if let (true, Ok(bytes)) = (wide, <[u8; 16]>::try_from(&*all)) {
@@ -181,7 +184,8 @@ impl Core<'_> {
                 let mut bytes = [0; 8];
                 bytes[..element].copy_from_slice(part);
                 let old = u64::from_le_bytes(bytes);
-                let new = atomic.change.apply(old, operands[index], swaps[0], 8 * element as u32);
+                let bits = 8 * element as u32;
+                let new = atomic.change.apply(old, operands[index], swaps[0], bits, is_global);
                 part.copy_from_slice(&new.to_le_bytes()[..element]);
                 olds[index] = old;
                 differs |= old != new;

@@ -238,7 +238,7 @@ impl Core<'_> {
             self.touch_global(common, warp, &reach, run, (Touching::StrongWrite, &[]))?;
             let operand = number(part);
             let mut apply = |all: &mut [u8]| {
-                let new = change.apply(number(all), operand, 0, 8 * element as u32);
+                let new = change.apply(number(all), operand, 0, 8 * element as u32, true);
                 all.copy_from_slice(&new.to_le_bytes()[..element]);
             };
             self.memory.atomic(&global, &mut apply).map_err(|error| refused(&reach, run, error))?;

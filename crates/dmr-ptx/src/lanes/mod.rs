@@ -15,6 +15,7 @@ mod fragment;
 mod product;
 mod reduce;
 mod shuffle;
+mod tensor;
 #[cfg(test)]
 mod tests;
 mod transfer;

@@ -1,19 +1,21 @@
 //! `mma` and `wmma.mma`: D = A * B + C for matrices that the registers of a warp hold.
 //!
-//! The ISA specifies neither the order nor the rounding of a tensor core's sum. Here:
+//! The ISA specifies neither the order nor the rounding of a tensor core's sum. Here they are those of compute
+//! capability 9.0:
 //!
-//! - floating point: the products are exact; they are added to the element of C in `f64`, in the order of k; the sum is
-//!   rounded once, to nearest even, to D's type. Subnormal numbers are numbers. A NaN is the canonical one.
-//! - `f64`: a chain of fused multiply-adds in the order of k, as on the device.
+//! - floating point: [`tensor`]. Subnormal numbers are numbers. A NaN is the canonical one.
+//! - `f64`: a chain of fused multiply-adds in the order of k.
 //! - integers: exact; the sum wraps to 32 bits, or saturates with `.satfinite`.
 //!
-//! A device's result differs from this one by at most `(K + 2) * u * (|c| + sum of |a * b|)`, plus one unit in the last
-//! place of D: `u` is 2^-23, and 2^-13 for e4m3 and e5m2, whose sums some devices keep in 14 bits. Compare with that
-//! tolerance. Integer and `f64` products are equal to the bit.
+//! The result of another device differs from this one by at most `(K + 2) * u * (|c| + sum of |a * b|)`, plus one unit in
+//! the last place of D: `u` is 2^-23, and 2^-13 for e4m3 and e5m2, whose sums some devices keep in 14 bits. Integer and
+//! `f64` products are equal to the bit.
 
 use super::element::{Element, half};
-use super::fragment::{Fragment, Positions};
+use super::fragment::{Fragment, Layout, Positions};
+use super::tensor::{self, Factor, Sum};
 use super::{Defect, Operand, Operands};
+use crate::arith::fused_double;
 use crate::types::{Lanes, Mask};
 
 /// `mma.sync` and `wmma.mma.sync`.
@@ -29,7 +31,7 @@ pub(crate) struct Product {
 /// The arithmetic of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Exact products, a sum in `f64`, rounded once.
+    /// Exact products, and a sum as a tensor core makes it.
     Float,
     /// Fused multiply-adds in `f64`.
     Double,
@@ -62,10 +64,7 @@ impl Product {
             return Ok(());
         }
         match self.rule {
-            Rule::Float => self.float(sources, executing, work, out, |sum, a, b| sum + a * b),
-            Rule::Double => {
-                self.float(sources, executing, work, out, |sum, a, b| a.mul_add(b, sum))
-            }
+            Rule::Float | Rule::Double => self.float(sources, executing, work, out),
             Rule::Integer { saturate: true } => {
                 self.integer(sources, executing, work, out, saturated, |a, b| a * b)
             }
@@ -85,14 +84,7 @@ impl Product {
         [(self.a, a), (self.b, b), (self.c, &c[..self.c.registers])]
     }
 
-    fn float(
-        &self,
-        sources: &[&Lanes],
-        executing: Mask,
-        work: &mut Work,
-        out: &mut [Lanes],
-        add: impl Fn(f64, f64, f64) -> f64,
-    ) {
+    fn float(&self, sources: &[&Lanes], executing: Mask, work: &mut Work, out: &mut [Lanes]) {
         for ((fragment, registers), into) in self.matrices(sources).iter().zip(&mut work.floats) {
             let positions = work.positions.of(fragment);
             // The conversion is chosen here, so that its loop over the lanes is a plain one.
@@ -109,7 +101,18 @@ impl Product {
             }
         }
         let [a, b, sums] = &mut work.floats;
-        self.multiply(a, b, sums, add);
+        if self.rule == Rule::Double {
+            self.multiply(a, b, sums, |sum, a, b| {
+                f64::from_bits(fused_double(sum.to_bits(), a.to_bits(), b.to_bits()))
+            });
+        } else {
+            let factors = [(self.a.element, &*a), (self.b.element, &*b)];
+            for ((element, values), into) in factors.into_iter().zip(&mut work.factors) {
+                into.clear();
+                into.extend(values.iter().map(|&value| Factor::of(element, value)));
+            }
+            self.add_products(&work.factors, sums);
+        }
         let positions = work.positions.of(&self.d);
         let value = |position: usize| sums.get(position).copied().unwrap_or_default();
         match self.d.element {
@@ -125,6 +128,29 @@ impl Product {
                     out,
                 );
             }
+        }
+    }
+
+    /// Adds the products of each row and column to an element of C.
+    fn add_products(&self, [a, b]: &[Vec<Factor>; 2], sums: &mut [f64]) {
+        let (rows, columns, depth) = (self.a.rows, self.b.columns, self.a.columns);
+        let rounding = Sum::of(self.c.element, self.d.element);
+        for (position, sum) in sums.iter_mut().enumerate() {
+            let (row, column) = (position / columns, position % columns);
+            let left = &a[row * depth..][..depth];
+            let right = &b[row / rows * depth * columns + column..];
+            let factors = |k: usize| (left[k], right[k * columns]);
+            let c = *sum as f32;
+            *sum = f64::from(match (self.a.element, self.a.layout) {
+                (Element::E4m3 | Element::E5m2, _) => {
+                    tensor::eight_bits(c, rounding, depth, factors)
+                }
+                // Two instructions of the device.
+                (Element::Tf32, Layout::Dealt) => (0..depth / 4)
+                    .fold(c, |c, n| tensor::step(c, rounding, (4 * n..4 * n + 4).map(factors))),
+                _ if self.a.matrices() == 4 => tensor::quad(c, rounding, factors),
+                _ => tensor::step(c, rounding, (0..depth).map(factors)),
+            });
         }
     }
 
@@ -175,6 +201,7 @@ impl Product {
 pub(crate) struct Work {
     pub(super) positions: Positions,
     floats: [Vec<f64>; 3],
+    factors: [Vec<Factor>; 2],
     integers: [Vec<i64>; 3],
     pub(super) bits: Vec<u64>,
 }

@@ -84,7 +84,7 @@ fn arithmetic(list: &mut List) {
 }
 
 fn carries(list: &mut List) {
-    for ty in ["u32", "s32", "u64", "s64", "b32", "b64"] {
+    for ty in ["u32", "s32", "u64", "s64"] {
         let wide = ty.ends_with("64");
         let (class, zero) = if wide { (Class::D, "%t8") } else { (Class::R, "%r40") };
         let clear = if wide { "mov.u64 %t8, 0;" } else { "mov.u32 %r40, 0;" };

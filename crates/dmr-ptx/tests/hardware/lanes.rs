@@ -271,14 +271,13 @@ impl Product<'_> {
             };
         }
         let results = d_names.len();
-        let float = matches!(a, "f16" | "bf16" | "tf32" | "e4m3" | "e5m2");
         list.push(Form {
             name: self.opcode.to_owned(),
             kinds,
             results,
             body,
             rows: 2048,
-            is_approximate: float,
+            is_approximate: false,
         });
     }
 }
@@ -386,9 +385,7 @@ fn wmma(list: &mut List) {
             kind(b),
             kind(c),
             kind(d),
-            (0..24)
-                .map(|n| format!("st.shared.b64 [%r31+{}], %x{n};\n", n / 8 * 2048 + n % 8 * 8))
-                .collect::<String>(),
+            (0..24).map(|n| to_memory(kinds[n], n)).collect::<String>(),
             layouts[0],
             vector("a", a_count),
             layouts[1],
@@ -401,8 +398,7 @@ fn wmma(list: &mut List) {
             vector("e", d_count),
             (0..8).map(|n| format!("ld.shared.b64 %o{n}, [%r31+{}];\n", n * 8)).collect::<String>(),
         );
-        let float = matches!(a, "f16" | "bf16" | "tf32");
-        list.push(Form { name: mma, kinds, results: 8, body, rows: 512, is_approximate: float });
+        list.push(Form { name: mma, kinds, results: 8, body, rows: 512, is_approximate: false });
     };
     for shape in [[16, 16, 16], [32, 8, 16], [8, 32, 16]] {
         for (d, c) in [("f16", "f16"), ("f32", "f32"), ("f16", "f32"), ("f32", "f16")] {
@@ -430,13 +426,24 @@ fn wmma(list: &mut List) {
     }
 }
 
-/// Returns the kind of 64 bits of such elements in memory.
+/// Stores operand `n` of a row in the memory of its matrix: 64 bits, of two operands if these have 32.
+fn to_memory(kind: Kind, n: usize) -> String {
+    let at = n / 8 * 2048 + n % 8 * 8;
+    if let Kind::Matrix(_) = kind {
+        let other = n / 8 * 8 + (n + 3) % 8;
+        return format!(
+            "cvt.u32.u64 %r40, %x{n};\ncvt.u32.u64 %r41, %x{other};\nst.shared.v2.b32 [%r31+{at}], {{%r40, %r41}};\n"
+        );
+    }
+    format!("st.shared.b64 [%r31+{at}], %x{n};\n")
+}
+
+/// Returns the kind of the operands that make 64 bits of such elements in memory.
 fn memory_kind(ty: &str) -> Kind {
     match ty {
         "f64" => Kind::F64,
-        "f16" => Kind::F16x2,
         _ => match element(ty) {
-            Kind::Matrix(_) => Kind::Moderate,
+            Kind::Matrix(matrix) => Kind::Matrix(matrix),
             _ => Kind::Int(64),
         },
     }

@@ -63,6 +63,37 @@ impl Form {
     }
 }
 
+/// The blocks of threads whose results are in a digest: every fourth one.
+pub(crate) const SAMPLED: usize = 4;
+
+impl Form {
+    /// Returns the words of the rows that a digest covers, of `width` words a row.
+    pub(crate) fn sample<'a>(
+        &self,
+        words: &'a [u64],
+        width: usize,
+    ) -> impl Iterator<Item = &'a [u64]> {
+        words.chunks(BLOCK as usize * width.max(1)).step_by(SAMPLED)
+    }
+
+    /// Returns the greatest difference between results of an approximation: relative and absolute. Twice the bound of
+    /// the ISA, because each of the two keeps it.
+    pub(crate) fn tolerance(&self) -> (f64, f64) {
+        let name = self.name.split('.').next().unwrap_or("");
+        let is = |ty: &str| self.name.ends_with(ty) || self.name.ends_with(&format!("{ty}x2"));
+        let power = |exponent: f64| exponent.exp2();
+        match name {
+            _ if is(".bf16") => (power(-6.0), power(-7.0)),
+            _ if is(".f16") => (power(-8.9), power(-9.987)),
+            "sin" | "cos" => (0.0, power(-19.5)),
+            "lg2" => (power(-21.0), power(-21.0)),
+            "tanh" => (power(-10.0), 0.0),
+            _ if is(".f64") => (power(-19.0), 0.0),
+            _ => (power(-20.0), 0.0),
+        }
+    }
+}
+
 /// Returns a 64-bit digest of words (FNV-1a by words, with the bits mixed).
 pub(crate) fn digest(words: impl IntoIterator<Item = u64>) -> u64 {
     words.into_iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, word| {
@@ -192,4 +223,4 @@ pub(crate) fn forms() -> Vec<Form> {
 }
 
 /// The first lines of a module.
-pub(crate) const HEADER: &str = ".version 8.4\n.target sm_90\n.address_size 64\n";
+pub(crate) const HEADER: &str = ".version 8.7\n.target sm_90\n.address_size 64\n";

@@ -19,8 +19,6 @@ pub(crate) enum Kind {
     Amount,
     /// One of few values, so that lanes have equal ones.
     Few,
-    /// An `f32` between -8 and 8 that `tf32` and `f32` sums do not overflow.
-    Moderate,
     /// Four bytes, two halves or one `f32` for a matrix: see [`Matrix`].
     Matrix(Matrix),
 }
@@ -90,7 +88,24 @@ fn edges(kind: Kind) -> Vec<u64> {
         Kind::F16 => floats(10, 5),
         Kind::Bf16 => floats(7, 8),
         Kind::F32 => floats(23, 8),
-        Kind::F64 => floats(52, 11),
+        Kind::F64 => {
+            // Near the least normal `f32`, and the greatest, between two of them, and near integers' limits.
+            let mut all = floats(52, 11);
+            all.extend([
+                0x380f_ffff_ffff_ffff,
+                0x380f_ffff_f000_0000,
+                0x380f_ffff_e000_0000,
+                0xb80f_ffff_ffff_ffff,
+                0x3810_0000_0000_0001,
+                0x47ef_ffff_efff_ffff,
+                0x47ef_ffff_f000_0000,
+                0x41df_ffff_ffe0_0000,
+                0xc1e0_0000_0010_0000,
+                0x43df_ffff_ffff_ffff,
+                0x43ef_ffff_ffff_ffff,
+            ]);
+            all
+        }
         Kind::F16x2 => pairs(&floats(10, 5), 16),
         Kind::Bf16x2 => pairs(&floats(7, 8), 16),
         Kind::F32x2 => pairs(&floats(23, 8), 32),
@@ -120,7 +135,7 @@ fn edges(kind: Kind) -> Vec<u64> {
                 0xffff_ffff,
             ]
         }
-        Kind::Row | Kind::Few | Kind::Moderate | Kind::Matrix(_) => Vec::new(),
+        Kind::Row | Kind::Few | Kind::Matrix(_) => Vec::new(),
     }
 }
 
@@ -193,6 +208,10 @@ fn floats(fraction: u32, exponent: u32) -> Vec<u64> {
         one + 5 * least + 3,
         one + (u64::from(fraction) << fraction),
         one + (u64::from(fraction) << fraction) + 1,
+        infinity - 3 * least,
+        infinity - 3 * least + 1,
+        infinity - 2 * least,
+        infinity - 2 * least + 1,
         infinity - least,
         infinity - 1,
         infinity,
@@ -231,7 +250,6 @@ fn any(kind: Kind, random: &mut Random) -> u64 {
         Kind::Row => 0,
         Kind::Amount => word % 70,
         Kind::Few => [7, 9, 0x1_0000_0007, 0xffff_ffff][(word % 4) as usize],
-        Kind::Moderate => word & 0x807f_ffff | (124 + random.below(6)) << 23,
         Kind::Matrix(matrix) => elements(matrix, random),
     }
 }

@@ -17,9 +17,12 @@ const FLOAT_COMPARISONS: [&str; 14] =
 
 /// Adds a form with two predicates: the result is the first in bit 0 and the second in bit 1.
 fn two_predicates(list: &mut List, name: &str, instruction: &str, sources: &[Source]) {
-    let text = format!(
-        "{instruction}\nselp.u32 %r50, 1, 0, %p7;\nselp.u32 %r51, 2, 0, %p8;\nor.b32 {{d}}, %r50, %r51;"
-    );
+    // Of halves there is no second predicate.
+    let is_half = instruction.contains(".f16 ") || instruction.contains(".bf16 ");
+    let instruction =
+        if is_half { instruction.replace("|%p8", "") } else { instruction.to_owned() };
+    let second = if is_half { "" } else { "@%p8 or.b32 {d}, {d}, 2;" };
+    let text = format!("{instruction}\nselp.u32 {{d}}, 1, 0, %p7;\n{second}");
     list.text(name, &text, Class::R, sources);
 }
 
@@ -190,7 +193,7 @@ fn atomic(space: &str, class: Class, instruction: &str) -> String {
         .replace("{b}", b)
         .replace("{c}", c);
     format!(
-        "{start}{load}st.{space}.b64 [{address}], %x0;\nmov.b64 %o0, 0;\n{text}\n{finish}ld.{space}.b64 %o1, [{address}];"
+        "{start}{load}st.{space}.b64 [{address}], %x0;\nmov.b64 %o0, 0;\nmov.u16 %h20, 0;\nmov.u32 %r20, 0;\n{text}\n{finish}ld.{space}.b64 %o1, [{address}];"
     )
 }
 
@@ -253,6 +256,18 @@ fn atomics(list: &mut List) {
                 list.raw(&format!("red.{opcode}"), &[kind; 3], 2, &body);
             }
         }
+    }
+    // By a generic address.
+    for ty in ["f16x2", "f32"] {
+        let (class, kind) = of(ty);
+        let noftz = if ty == "f32" { "" } else { ".noftz" };
+        let text = format!("cvta.shared.u64 %t4, %t4;\natom.add{noftz}.{ty} {{d}}, [%t4], {{b}};");
+        let body = atomic("shared", class, &text)
+            .replace("cvta.shared", "cvt.u64.u32 %t4, %r60;\ncvta.shared");
+        list.raw(&format!("atom.add{noftz}.{ty} of shared memory"), &[kind; 3], 2, &body);
+        let text = format!("atom.add{noftz}.{ty} {{d}}, [%base], {{b}};");
+        let body = atomic("global", class, &text);
+        list.raw(&format!("atom.add{noftz}.{ty} of global memory"), &[kind; 3], 2, &body);
     }
     let vectors = [
         ("add.v2.f32", "{%r20, %r21}", "{%r11, %r12}"),

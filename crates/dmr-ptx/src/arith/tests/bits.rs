@@ -48,6 +48,11 @@ fn counts_and_searches() {
     }
 }
 
+/// Returns a position or length: its low 8 bits count in 32 bits, all of them in 64.
+fn amount(x: u64, width: u32) -> u32 {
+    if width == 32 { x as u32 & 0xff } else { (x as u32).min(255) }
+}
+
 #[test]
 fn fields() {
     for width in [32, 64] {
@@ -58,7 +63,7 @@ fn fields() {
                 [a, c, d]
             };
             agrees(&format!("bfe.{ty}{width}"), operands, |[a, position, length]| {
-                let (position, length) = (position as u32 & 0xff, length as u32 & 0xff);
+                let (position, length) = (amount(position, width), amount(length, width));
                 let sign = signed && length != 0 && bit(a, (position + length - 1).min(width - 1));
                 collect(width, |n| {
                     if n < length && position + n < width { bit(a, position + n) } else { sign }
@@ -66,7 +71,7 @@ fn fields() {
             });
         }
         agrees(&format!("bfi.b{width}"), operand(width), |[a, b, position, length]| {
-            let (position, length) = (position as u32 & 0xff, length as u32 & 0xff);
+            let (position, length) = (amount(position, width), amount(length, width));
             collect(width, |n| {
                 if n >= position && n - position < length {
                     bit(a, n - position)

@@ -65,7 +65,22 @@ fn run<const N: usize>(opcode: &str, operands: [u64; N]) -> u64 {
     run_all(opcode, &[operands])[0][0]
 }
 
-/// Compares an opcode with a reference on random operands.
+/// Returns whether bits are a NaN of the type of an opcode's result.
+fn nan_of(opcode: &str) -> fn(u64) -> bool {
+    match opcode
+        .split('.')
+        .find(|word| word.starts_with(['f', 'b']) && word.ends_with(['2', '4', '6']))
+    {
+        Some("f64") => |bits| f64::from_bits(bits).is_nan(),
+        Some("f32") => |bits| f32::from_bits(bits as u32).is_nan(),
+        Some("f16") => |bits| bits & 0x7fff > 0x7c00,
+        Some("bf16") => |bits| bits & 0x7fff > 0x7f80,
+        _ => |_| false,
+    }
+}
+
+/// Compares an opcode with a reference on random operands. The payload of a NaN in or from `f64` is not compared: the
+/// results of a GPU show it.
 #[track_caller]
 fn agrees<const N: usize>(
     opcode: &str,
@@ -74,8 +89,12 @@ fn agrees<const N: usize>(
 ) {
     let mut random = fastrand::Rng::with_seed(0x5eed);
     let cases: Vec<[u64; N]> = (0..CASES).map(|_| operands(&mut random)).collect();
+    let nan = nan_of(opcode);
     for (case, result) in cases.iter().zip(run_all(opcode, &cases)) {
         let expected = reference(*case);
+        if opcode.contains("f64") && nan(expected) && nan(result[0]) {
+            continue;
+        }
         assert_eq!(
             result[0], expected,
             "{opcode} {case:x?}: {:x} instead of {expected:x}",

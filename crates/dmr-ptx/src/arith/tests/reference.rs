@@ -106,3 +106,23 @@ pub(super) fn basic<F: Reference>(name: &str, [a, b, c]: [F; 3], round: Round) -
         _ => panic!("{name}"),
     }
 }
+
+/// Computes an operation with `.ftz`, of operands that are flushed: a result is a zero if it is below the least normal
+/// value when it is rounded as if exponents had no bound.
+pub(super) fn flushing<F: Reference>(name: &str, [a, b, c]: [F; 3], round: Round) -> F {
+    let result = basic(name, [a, b, c], round);
+    let least = F::smallest_normalized();
+    if result.abs() != least || matches!(name, "add" | "sub") {
+        return result.flushed();
+    }
+    // The same computation in a range where it is not near subnormal values.
+    let scaled = match name {
+        "rcp" => [a.scalbn(-4), b, c],
+        "div" => [a, b.scalbn(-4), c],
+        _ if a.abs() < b.abs() => [a.scalbn(4), b, c.scalbn(4)],
+        _ => [a, b.scalbn(4), c.scalbn(4)],
+    };
+    let scaled = basic(name, scaled, round);
+    let zero = if result.is_negative() { -F::ZERO } else { F::ZERO };
+    if scaled.abs() < least.scalbn(4) { zero } else { result }
+}

@@ -153,7 +153,7 @@ fn testp_tests_each_property() {
         ("infinite", [0, 0, 0, 1, 0]),
         ("number", [1, 1, 1, 1, 0]),
         ("notanumber", [0, 0, 0, 0, 1]),
-        ("normal", [0, 0, 1, 0, 0]),
+        ("normal", [1, 0, 1, 0, 0]),
         ("subnormal", [0, 1, 0, 0, 0]),
     ] {
         let single = values.map(|value| run(&format!("testp.{property}.f32"), [value]));
