@@ -196,7 +196,7 @@ impl Product {
     }
 }
 
-/// What is kept between the instructions of matrices, so that none of them allocates.
+/// Buffers and positions that the instructions of matrices share, so that none of them allocates.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     pub(super) positions: Positions,
