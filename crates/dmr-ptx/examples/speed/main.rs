@@ -10,7 +10,7 @@ use dmr_ptx::{Access, AccessError, Checks, GlobalMemory, Launch, Program};
 const BASE: u64 = 0x1000_0000_0000;
 
 /// The name, the text and the number of launches of each kernel.
-const KERNELS: [(&str, &str, u32); 8] = [
+const KERNELS: [(&str, &str, u32); 9] = [
     ("axpy", include_str!("axpy.ptx"), 8),
     ("reduction", include_str!("reduction.ptx"), 2),
     ("hash", include_str!("hash.ptx"), 1),
@@ -18,6 +18,7 @@ const KERNELS: [(&str, &str, u32); 8] = [
     ("matmul", include_str!("matmul.ptx"), 1),
     ("sort", include_str!("sort.ptx"), 2),
     ("atomics", include_str!("atomics.ptx"), 4),
+    ("local", include_str!("local.ptx"), 1),
     ("mma", include_str!("mma.ptx"), 1),
 ];
 

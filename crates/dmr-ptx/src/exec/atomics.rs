@@ -253,13 +253,16 @@ impl Core<'_> {
                 next.address == one.address.wrapping_add(u64::from(one.bytes))
                     && (next.lane == one.lane + 1 && next.bytes == one.bytes)
             };
-            let count = 1 + rest.windows(2).take_while(|pair| follows(pair)).count();
-            rest = &rest[count..];
             let (space, offset) = match transfer.window {
                 Window::Generic => resolve(piece.address),
                 Window::Global => (SpaceName::Global, piece.address),
                 Window::Shared => (SpaceName::Shared, piece.address),
             };
+            let count = match space {
+                SpaceName::Local => 1,
+                _ => 1 + rest.windows(2).take_while(|pair| follows(pair)).count(),
+            };
+            rest = &rest[count..];
             let run = Run { address: offset, first: usize::from(piece.lane), count };
             let reach = Reach {
                 space,

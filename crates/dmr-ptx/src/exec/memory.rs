@@ -103,14 +103,14 @@ impl Core<'_> {
             SpaceName::Local => {
                 let (len, each) = (u64::from(self.local_end), reach.bytes as usize);
                 for (index, part) in into.chunks_exact_mut(each).enumerate() {
-                    let (lane, at) = (run.first + index, run.address + index as u64 * each as u64);
+                    let (lane, at) = (run.first + index, run.address);
                     let found = warp.local.get(lane, at, each).filter(|_| at + each as u64 <= len);
                     let Some((bytes, written)) = found else {
                         return Err(out_of_bounds(reach, lane, at, len));
                     };
                     part.copy_from_slice(bytes);
                     if self.checks.uninitialised && written.iter().all(|&written| written == 0) {
-                        return Err(uninitialised(reach, run, index as u64 * each as u64));
+                        return Err(uninitialised(reach, Run { first: lane, ..run }, 0));
                     }
                 }
                 Ok(())
@@ -182,7 +182,7 @@ impl Core<'_> {
             SpaceName::Local => {
                 let (len, each) = (u64::from(self.local_end), reach.bytes as usize);
                 for (index, part) in bytes.chunks_exact(each).enumerate() {
-                    let (lane, at) = (run.first + index, run.address + index as u64 * each as u64);
+                    let (lane, at) = (run.first + index, run.address);
                     let found = warp.local.get(lane, at, each).filter(|_| at + each as u64 <= len);
                     let Some((to, written)) = found else {
                         return Err(out_of_bounds(reach, lane, at, len));

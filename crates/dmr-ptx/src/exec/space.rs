@@ -47,7 +47,7 @@ pub(super) fn lanes_of(mask: Mask) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Lanes whose accesses are adjacent, in ascending order.
+/// Lanes whose accesses are adjacent, in ascending order; in local memory, at the same address of each lane's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) address: u64,
@@ -63,24 +63,25 @@ impl Run {
     }
 }
 
-/// Returns whether the accesses of all lanes, of `bytes` each, are one run.
-pub(super) fn is_one_run(addresses: &Lanes, bytes: u64) -> bool {
+/// Returns whether the accesses of all lanes are one run, in which addresses have this distance.
+pub(super) fn is_one_run(addresses: &Lanes, distance: u64) -> bool {
     let (mut next, mut differs) = (addresses[0], 0);
     for address in addresses {
         differs |= address ^ next;
-        next = next.wrapping_add(bytes);
+        next = next.wrapping_add(distance);
     }
     differs == 0
 }
 
-/// Removes the next run of adjacent accesses of `bytes` each from `rest`.
-pub(super) fn next_run(rest: &mut Mask, addresses: &Lanes, bytes: u64) -> Option<Run> {
+/// Removes the next run from `rest`, in which addresses have this distance.
+pub(super) fn next_run(rest: &mut Mask, addresses: &Lanes, distance: u64) -> Option<Run> {
     let first = rest.trailing_zeros() as usize;
     let address = *addresses.get(first)?;
     let longest = (!(*rest >> first)).trailing_zeros() as usize;
     let longest = longest.min(WARP - first);
     let mut count = 1;
-    while count < longest && addresses[first + count] == address.wrapping_add(count as u64 * bytes)
+    while count < longest
+        && addresses[first + count] == address.wrapping_add(count as u64 * distance)
     {
         count += 1;
     }

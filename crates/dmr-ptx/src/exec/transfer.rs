@@ -83,7 +83,8 @@ impl Core<'_> {
         self.for_each_space(&transfer.location, mask, &addresses, |core, space, mask, addresses| {
             let reach = Reach { space, mask, bytes, kind, uniform: false };
             check_aligned(&reach, addresses)?;
-            if mask == Mask::MAX && is_one_run(addresses, u64::from(bytes)) {
+            let distance = distance(space, bytes);
+            if mask == Mask::MAX && is_one_run(addresses, distance) {
                 let run = Run { address: addresses[0], first: 0, count: WARP };
                 let buffer = &mut buffer[..WARP * bytes as usize];
                 core.read_run(common, warp, &reach, run, buffer)?;
@@ -101,7 +102,7 @@ impl Core<'_> {
                     let reach = Reach { mask: same, uniform: true, ..reach };
                     core.read_run(common, warp, &reach, run, buffer)?;
                     broadcast(warp, base, transfer, same, buffer);
-                } else if let Some(run) = next_run(&mut rest, addresses, u64::from(bytes)) {
+                } else if let Some(run) = next_run(&mut rest, addresses, distance) {
                     let buffer = &mut buffer[..run.count * bytes as usize];
                     core.read_run(common, warp, &reach, run, buffer)?;
                     scatter(warp, base, transfer, run, buffer);
@@ -134,12 +135,13 @@ impl Core<'_> {
             |core, space, mask, addresses| {
                 let reach = Reach { space, mask, bytes, kind, uniform: false };
                 check_aligned(&reach, addresses)?;
+                let distance = distance(space, bytes);
                 let mut rest = mask;
                 while rest != 0 {
-                    let run = if rest == Mask::MAX && is_one_run(addresses, u64::from(bytes)) {
+                    let run = if rest == Mask::MAX && is_one_run(addresses, distance) {
                         rest = 0;
                         Run { address: addresses[0], first: 0, count: WARP }
-                    } else if let Some(run) = next_run(&mut rest, addresses, u64::from(bytes)) {
+                    } else if let Some(run) = next_run(&mut rest, addresses, distance) {
                         run
                     } else {
                         break;
@@ -176,6 +178,11 @@ impl Core<'_> {
         }
         addresses
     }
+}
+
+/// Returns the distance of the addresses of a run, whose lanes access `bytes` each.
+fn distance(space: SpaceName, bytes: u32) -> u64 {
+    if space == SpaceName::Local { 0 } else { u64::from(bytes) }
 }
 
 /// Returns the value of an element, extended to 64 bits as the instruction says.
