@@ -228,6 +228,20 @@ fn between_blocks(body: &str) -> Result<Vec<u32>, Box<Fault>> {
 }
 
 #[test]
+fn the_first_lane_races_with_the_others_that_have_read_what_it_writes() {
+    let body = |barrier: &str| {
+        format!(
+            "ld.global.u32 %r5, [%rd0]; {barrier} setp.ne.u32 %p1, %r1, 0; @%p1 bra end;
+            add.u32 %r5, %r5, 1; st.global.u32 [%rd0], %r5; end:"
+        )
+    };
+    let fault = fault_of(&body(""), 32);
+    assert!(matches!(fault.kind, FaultKind::Race { .. }), "{fault}");
+    assert_eq!(runs_clean(&body("bar.warp.sync -1;"), 32)[0], 1);
+    assert_eq!(runs_clean(&body(""), 1)[0], 1);
+}
+
+#[test]
 fn blocks_that_touch_a_byte_without_order_race() {
     let fault = between_blocks(
         "ld.global.u32 %r5, [%rd0]; add.u32 %r5, %r5, 1; st.global.u32 [%rd0], %r5;",

@@ -162,11 +162,12 @@ impl Core<'_> {
             common.order.has_seen(thread as u16, other as u16, stamp)
         };
         let mut found = races.touch(&touch, seen);
-        if reach.uniform && touching == Touching::StrongWrite {
-            // Of lanes that change the same bytes, the first and the last stand for all, unless lanes were ordered
-            // one by one.
+        if reach.uniform && touching != Touching::StrongRead {
+            // Of lanes that access the same bytes, the first and the last stand for all; those that change them, unless
+            // lanes were ordered one by one.
             let last = WARP - 1 - reach.mask.leading_zeros() as usize % WARP;
-            let every = common.order.has_ordered_pairs(warp.number as usize);
+            let every = touching == Touching::StrongWrite
+                && common.order.has_ordered_pairs(warp.number as usize);
             let rest = if every { reach.mask & (reach.mask - 1) } else { 1 << last };
             for lane in lanes_of(rest) {
                 let touch = GlobalTouch { first_lane: lane as u32, ..touch };

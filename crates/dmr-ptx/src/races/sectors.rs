@@ -41,8 +41,8 @@ impl Cell {
 
     /// Notes an access, and returns an earlier one that races with it.
     fn touch<S: Seen>(&mut self, mine: Entry, check: &Check<'_, S>) -> Option<Entry> {
-        let [first, _] = self.reads;
-        if first == mine || self.change == mine {
+        let [first, second] = self.reads;
+        if first == mine || second == mine || self.change == mine {
             return None;
         }
         let found = self.entries().find(|&other| check.races(mine, other));
