@@ -16,6 +16,9 @@ use crate::report::GraphNode;
 use crate::session::Session;
 use crate::stream_memory::WordOperation;
 
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
+pub(crate) const AUTO_FREE_ON_LAUNCH: u64 = 1;
+
 /// All graphs of a machine.
 #[derive(Default)]
 pub(crate) struct Graphs {
@@ -59,7 +62,17 @@ pub(crate) enum NodeWork {
     Record(u32),
     Wait(u32),
     Words(Vec<(u64, WordOperation)>),
+    Allocate(GraphMemory),
+    Free(u64),
     Child(Graph),
+}
+
+/// The memory that a node allocates at each launch.
+#[derive(Clone, Copy)]
+pub(crate) struct GraphMemory {
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
+    pub(crate) device: usize,
 }
 
 /// A graph that streams capture.
@@ -97,12 +110,27 @@ impl NodeWork {
             Self::Empty => 5,
             Self::Wait(_) => 6,
             Self::Record(_) => 7,
+            Self::Allocate(_) => 10,
+            Self::Free(_) => 11,
             Self::Words(_) => 12,
         }
     }
 }
 
 impl Graph {
+    /// Returns whether a node allocates the memory at this address.
+    pub(crate) fn allocates(&self, address: u64) -> bool {
+        let is_it =
+            |node: &Node| matches!(node.work, NodeWork::Allocate(memory) if memory.at == address);
+        self.nodes.values().any(is_it)
+    }
+
+    /// Returns whether a node allocates or frees memory: then the graph cannot be copied.
+    pub(crate) fn has_memory(&self) -> bool {
+        let has = |node: &Node| matches!(node.work, NodeWork::Allocate(_) | NodeWork::Free(_));
+        self.nodes.values().any(has)
+    }
+
     /// Returns the edges: from, and to.
     pub(crate) fn edges(&self) -> Vec<(u32, u32)> {
         let of = |(&to, node): (&u32, &Node)| -> Vec<_> {
@@ -359,7 +387,11 @@ impl Machine {
 impl Session<'_> {
     /// Launches an executable graph on a stream, which does not capture. A node that is refused does nothing, and its
     /// error is returned after all others were submitted.
+    ///
+    /// Memory that a node allocates and that is still allocated is freed first, if the executable graph was made with that
+    /// flag; otherwise it is an error.
     pub(crate) fn launch_graph(&mut self, id: u32, stream: u32) -> Outcome {
+        self.free_graph_memory(id, stream)?;
         let executable = self.graphs.executable(id)?;
         let (nodes, lane_of) = (executable.nodes.clone(), executable.lane_of.clone());
         let (lanes, last) = (executable.lanes.clone(), executable.last.take());
@@ -402,6 +434,22 @@ impl Session<'_> {
         outcome
     }
 
+    fn free_graph_memory(&mut self, id: u32, stream: u32) -> Outcome {
+        let executable = self.graphs.executable(id)?;
+        let frees = executable.flags & AUTO_FREE_ON_LAUNCH != 0;
+        let memory = executable.nodes.iter().filter_map(|(_, node)| match node.work {
+            NodeWork::Allocate(memory) => Some(memory.at),
+            _ => None,
+        });
+        let memory: Vec<u64> = memory.collect();
+        let live: Vec<u64> =
+            memory.into_iter().filter(|&at| self.present.allocation(at).is_some()).collect();
+        if !live.is_empty() && !frees {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        live.into_iter().try_for_each(|at| self.free_on_stream(at, stream))
+    }
+
     /// Submits the work of a node to its lane.
     fn submit_node(&mut self, lane: u32, work: &NodeWork) -> Outcome {
         match work {
@@ -416,6 +464,8 @@ impl Session<'_> {
                 self.push(epoch, deps, Action::HostCall(*call));
                 Ok(())
             }
+            NodeWork::Allocate(memory) => self.allocate_in_graph(memory, lane),
+            NodeWork::Free(at) => self.free_on_stream(*at, lane),
             NodeWork::Record(event) => {
                 self.record_event(*event, lane);
                 Ok(())

@@ -11,7 +11,7 @@ use crate::address::{self, ALIGNMENT};
 use crate::checks::Ranges;
 use crate::clock::{Clock, Epoch};
 use crate::driver_pool::{self, Grant, Known};
-use crate::graph::NodeWork;
+use crate::graph::{GraphMemory, NodeWork};
 use crate::history::Access;
 use crate::machine::{Action, HostAllocation, HostPtr, Machine};
 use crate::mapping::Rights;
@@ -119,6 +119,30 @@ impl Machine {
         Ok(grant.at)
     }
 
+    /// Reserves the address of memory that a node of a graph allocates at each launch. It is never given back.
+    pub(crate) fn reserve_for_graph(&mut self, device: usize, bytes: u64) -> Outcome<u64> {
+        if bytes == 0 {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let reserved = bytes.checked_next_multiple_of(ALIGNMENT).ok_or(ERROR_OUT_OF_MEMORY)?;
+        self.take_from_device(device, reserved).ok_or(ERROR_OUT_OF_MEMORY)
+    }
+
+    /// Allocates the memory of a node of a graph, which is not allocated.
+    pub(crate) fn allocate_in_graph(&mut self, memory: &GraphMemory, stream: u32) -> Outcome {
+        let &GraphMemory { at, bytes, device } = memory;
+        if self.present.allocation(at).is_some() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let (epoch, deps) = self.begin(stream);
+        self.push(epoch, deps, Action::Order);
+        let origin = self.origin("allocate");
+        let made = Some(Access::new(epoch, origin.clone()));
+        let home = Home::Graph(device);
+        self.add_allocation(at, Allocation { bytes, home, made, origin, tag: None });
+        Ok(())
+    }
+
     /// `cuMemFreeAsync`.
     pub(crate) fn free_on_stream(&mut self, at: u64, stream: u32) -> Outcome {
         if at == 0 {
@@ -137,7 +161,7 @@ impl Machine {
             Some(Allocation { home: Home::Device(_), bytes, .. }) => {
                 Action::GiveBack { at, bytes: bytes.next_multiple_of(ALIGNMENT) }
             }
-            Some(Allocation { home: Home::Host, .. }) | None => Action::Order,
+            Some(Allocation { home: Home::Graph(_) | Home::Host, .. }) | None => Action::Order,
         };
         self.push(epoch, deps, action);
         Ok(())
@@ -388,7 +412,7 @@ impl Session<'_> {
     /// `cuMemFree`: waits for all work of the device, if the memory is not a pool's. That need not
     /// be all work on the memory: other devices may use it.
     pub(crate) fn free_now(&mut self, at: u64) -> Outcome {
-        if let Home::Device(device) = self.device_block(at)? {
+        if let Home::Device(device) | Home::Graph(device) = self.device_block(at)? {
             self.synchronize(|stream| stream.device == device);
         }
         let by = self.site("free");
@@ -402,7 +426,7 @@ impl Session<'_> {
             Allocation { home: Home::Pool { pool, .. }, .. } => {
                 machine.pools[pool as usize].free(at, None);
             }
-            Allocation { home: Home::Host, .. } => {}
+            Allocation { home: Home::Graph(_) | Home::Host, .. } => {}
         }
         Ok(())
     }

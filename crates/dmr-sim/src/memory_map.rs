@@ -37,6 +37,8 @@ pub(crate) enum Home {
     Device(usize),
     /// A memory pool (its index) on this device.
     Pool { device: usize, pool: u32 },
+    /// A node of a graph on this device. The address stays the node's when the memory is freed.
+    Graph(usize),
     /// Pinned host memory.
     Host,
 }
@@ -44,7 +46,7 @@ pub(crate) enum Home {
 impl Home {
     pub(crate) fn device(self) -> Option<usize> {
         match self {
-            Self::Device(device) | Self::Pool { device, .. } => Some(device),
+            Self::Device(device) | Self::Graph(device) | Self::Pool { device, .. } => Some(device),
             Self::Host => None,
         }
     }
@@ -112,7 +114,7 @@ impl MemoryMap {
         let Some(devices) = by.peers else { return true };
         match home {
             Home::Host => true,
-            Home::Device(device) => devices.contains(&device),
+            Home::Device(device) | Home::Graph(device) => devices.contains(&device),
             Home::Pool { device, .. } if device == by.device => true,
             Home::Pool { pool, .. } => self.pool_rights(pool, by.device) >= Rights::needed(writes),
         }

@@ -62,6 +62,9 @@ unsafe extern "C" fn cuGraphClone(copy: *mut Handle, graph: Handle) -> Code {
     driver_call("cuGraphClone", Scope::Context, |session| {
         required(copy)?;
         let original = graph_of(session, graph)?.clone();
+        if original.has_memory() {
+            return Err(ERROR_NOT_SUPPORTED); // as the manual says
+        }
         let copied = session.graphs.copy(&original);
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put_graph(session, copy, copied) }

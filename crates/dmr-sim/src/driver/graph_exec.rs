@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_ulonglong};
 
 use super::{chapter, put, put_optional, required};
 use crate::abi::*;
-use crate::graph::NodeWork;
+use crate::graph::{AUTO_FREE_ON_LAUNCH, NodeWork};
 use crate::handle::Kind;
 use crate::session::{Scope, Session, driver_call};
 
@@ -22,7 +22,6 @@ chapter![
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_*`: free memory of the graph on launch, upload, launches from the device, priorities.
 const FLAGS: c_ulonglong = 0xf;
-const AUTO_FREE: c_ulonglong = 1;
 const DEVICE_LAUNCH: c_ulonglong = 4;
 
 unsafe extern "C" fn cuGraphInstantiateWithFlags(
@@ -64,7 +63,7 @@ unsafe fn instantiate(
     driver_call(name, Scope::Context, |session| {
         required(executable)?;
         // A graph that the device launches cannot free memory.
-        if flags & !FLAGS != 0 || flags & DEVICE_LAUNCH != 0 && flags & AUTO_FREE != 0 {
+        if flags & !FLAGS != 0 || flags & DEVICE_LAUNCH != 0 && flags & AUTO_FREE_ON_LAUNCH != 0 {
             return Err(ERROR_INVALID_VALUE);
         }
         if flags & DEVICE_LAUNCH != 0 {

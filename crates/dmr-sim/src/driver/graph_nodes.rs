@@ -4,7 +4,10 @@ use std::ffi::c_void;
 
 use super::copies_3d::Copy3D;
 use super::graph::{graph_of, read_nodes};
-use super::graph_params::{HostParams, MemsetParams, NodeParams, copy_node, fill_node, host_node};
+use super::graph_params::{
+    AllocParams, HostParams, MemsetParams, NodeParams, alloc_node, child_node, copy_node,
+    fill_node, free_node, host_node,
+};
 use super::launch::KernelParams;
 use super::{chapter, put, required};
 use crate::abi::*;
@@ -22,6 +25,8 @@ chapter![
     cuGraphAddEventRecordNode,
     cuGraphAddEventWaitNode,
     cuGraphAddChildGraphNode,
+    cuGraphAddMemAllocNode,
+    cuGraphAddMemFreeNode,
     cuGraphAddNode,
     cuGraphAddNode_v2,
 ];
@@ -175,9 +180,33 @@ unsafe extern "C" fn cuGraphAddChildGraphNode(
 ) -> Code {
     let place = Place { node, graph, after, count };
     // The child is copied: later changes of it have no effect on the node.
-    let work = |session: &mut Session<'_>| Ok(NodeWork::Child(graph_of(session, child)?.clone()));
+    let work = |session: &mut Session<'_>| child_node(child, session);
     // SAFETY: as above.
     unsafe { place.add("cuGraphAddChildGraphNode", work) }
+}
+
+unsafe extern "C" fn cuGraphAddMemAllocNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    params: *mut AllocParams,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    // SAFETY: as above.
+    unsafe { place.add("cuGraphAddMemAllocNode", |session| alloc_node(params, session)) }
+}
+
+unsafe extern "C" fn cuGraphAddMemFreeNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    at: CUdeviceptr,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    // SAFETY: as above.
+    unsafe { place.add("cuGraphAddMemFreeNode", |session| free_node(at, session)) }
 }
 
 unsafe extern "C" fn cuGraphAddNode(

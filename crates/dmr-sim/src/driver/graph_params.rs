@@ -9,7 +9,7 @@ use super::graph::graph_of;
 use super::launch::KernelParams;
 use super::memset::Area;
 use crate::abi::*;
-use crate::graph::NodeWork;
+use crate::graph::{GraphMemory, NodeWork};
 use crate::handle::Kind;
 use crate::machine::{HostCall, HostPtr};
 use crate::session::{Scope, Session, driver_call};
@@ -106,6 +106,66 @@ pub(super) unsafe fn copy_node(
     Ok(work.map_or(NodeWork::Empty, NodeWork::Copy))
 }
 
+/// Returns the work of a child graph, which is copied: later changes of it have no effect on the node.
+pub(super) fn child_node(child: Handle, session: &mut Session<'_>) -> Outcome<NodeWork> {
+    let child = graph_of(session, child)?.clone();
+    // As the manual says.
+    if child.has_memory() { Err(ERROR_NOT_SUPPORTED) } else { Ok(NodeWork::Child(child)) }
+}
+
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`: the properties of a pool, rights of other devices, the size, and the address, which the
+/// call writes.
+#[repr(C)]
+pub(super) struct AllocParams {
+    allocation_type: c_int,
+    handle_types: c_int,
+    location_type: c_int,
+    location: c_int,
+    _rest: [u64; 9],
+    _rights: *const c_void,
+    right_count: usize,
+    bytes: usize,
+    at: CUdeviceptr,
+}
+
+/// Reserves an address, and returns the work of an allocation there.
+///
+/// # Safety
+///
+/// `params` is null or valid for reading and writing.
+pub(super) unsafe fn alloc_node(
+    params: *mut AllocParams,
+    session: &mut Session<'_>,
+) -> Outcome<NodeWork> {
+    const PINNED: c_int = 1;
+    const DEVICE: c_int = 1;
+    if params.is_null() {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so valid by this function's contract.
+    let read = unsafe { params.read_unaligned() };
+    if (read.allocation_type, read.handle_types, read.location_type) != (PINNED, 0, DEVICE) {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    if read.right_count > 0 {
+        return Err(ERROR_NOT_SUPPORTED);
+    }
+    let device = session.device_index(read.location)?;
+    let bytes = read.bytes as u64;
+    let at = session.reserve_for_graph(device, bytes)?;
+    // SAFETY: as above.
+    unsafe { (&raw mut (*params).at).write_unaligned(at) };
+    Ok(NodeWork::Allocate(GraphMemory { at, bytes, device }))
+}
+
+/// Returns the work of a free of memory that a node of a graph allocates.
+pub(super) fn free_node(at: CUdeviceptr, session: &Session<'_>) -> Outcome<NodeWork> {
+    match session.graphs.graphs.values().any(|graph| graph.allocates(at)) {
+        true => Ok(NodeWork::Free(at)),
+        false => Err(ERROR_INVALID_VALUE),
+    }
+}
+
 /// `CUgraphNodeParams`: a `CUgraphNodeType`, and the parameters of that kind of node.
 #[repr(C)]
 pub(super) struct NodeParams {
@@ -134,15 +194,24 @@ impl NodeParams {
                 1 => copy_node(of_kind.add(2).cast(), session),
                 2 => fill_node(of_kind.cast()),
                 3 => host_node(of_kind.cast()),
-                // The child is copied: later changes of it have no effect on the node.
-                4 => Ok(NodeWork::Child(graph_of(session, first)?.clone())),
+                4 => child_node(first, session),
                 5 => Ok(NodeWork::Empty),
                 6 => session.event_index(first).map(NodeWork::Wait),
                 7 => session.event_index(first).map(NodeWork::Record),
-                8..=13 => Err(ERROR_NOT_SUPPORTED), // semaphores, memory, words, conditions
+                10 => alloc_node(of_kind.cast_mut().cast(), session),
+                11 => free_node(first, session),
+                8..=13 => Err(ERROR_NOT_SUPPORTED), // semaphores, words, conditions
                 _ => Err(ERROR_INVALID_VALUE),
             }
         }
+    }
+}
+
+/// Refuses work of nodes that cannot be changed: those of memory.
+fn changeable(work: NodeWork) -> Outcome<NodeWork> {
+    match work {
+        NodeWork::Allocate(_) | NodeWork::Free(_) => Err(ERROR_NOT_SUPPORTED),
+        work => Ok(work),
     }
 }
 
@@ -153,7 +222,7 @@ fn set(
     work: impl FnOnce(&mut Session<'_>) -> Outcome<NodeWork>,
 ) -> Code {
     driver_call(name, Scope::Context, |session| {
-        let work = work(session)?;
+        let work = changeable(work(session)?)?;
         let node = session.index_of(Kind::GraphNode, node)?;
         let node = session.graphs.graph_of(node)?.nodes.get_mut(&node);
         let node = node.filter(|node| node.work.kind() == work.kind());
@@ -170,7 +239,7 @@ fn set_in(
     work: impl FnOnce(&mut Session<'_>) -> Outcome<NodeWork>,
 ) -> Code {
     driver_call(name, Scope::Context, |session| {
-        let work = work(session)?;
+        let work = changeable(work(session)?)?;
         let index = session.index_of(Kind::GraphExec, executable)?;
         let node = session.index_of(Kind::GraphNode, node)?;
         session.graphs.executable(index)?.set(node, work)

@@ -7,6 +7,7 @@ use super::{chapter, put, required};
 use crate::abi::pool_attribute::*;
 use crate::abi::*;
 use crate::driver_pool::DriverPool;
+use crate::graph::{GraphMemory, NodeWork};
 use crate::handle::Kind;
 use crate::mapping::Rights;
 use crate::session::{Scope, Session, driver_call};
@@ -61,7 +62,14 @@ unsafe fn allocate(
     stream: u32,
 ) -> Outcome {
     required(at)?;
-    session.refuse_if_capturing(stream)?;
+    if bytes > 0 && session.captured(stream)? {
+        let (device, bytes) = (session.pool(pool)?.device, bytes as u64);
+        let reserved = session.reserve_for_graph(device, bytes)?;
+        let memory = GraphMemory { at: reserved, bytes, device };
+        session.capture(stream, || NodeWork::Allocate(memory))?;
+        // SAFETY: by this function's contract.
+        return unsafe { put(at, reserved) };
+    }
     session.refuse_while_capturing()?;
     let allocated = session.allocate_from_pool(pool, bytes as u64, stream)?;
     // SAFETY: by this function's contract.
@@ -73,7 +81,12 @@ extern "C" fn cuMemFreeAsync(at: CUdeviceptr, stream: Handle) -> Code {
         let stream = session.stream(stream)?;
         // Only a graph's own memory can be freed in a capture, which stays valid after the refusal.
         if at != 0 && session.captured(stream)? {
-            return Err(ERROR_INVALID_VALUE);
+            let capture = session.streams[stream as usize].capture.map(|capture| capture.id);
+            let captured = capture.and_then(|id| session.graphs.captures.get(&id));
+            if !captured.is_some_and(|captured| captured.graph.allocates(at)) {
+                return Err(ERROR_INVALID_VALUE);
+            }
+            return session.capture(stream, || NodeWork::Free(at)).map(drop);
         }
         session.refuse_while_capturing()?;
         session.free_on_stream(at, stream)?;
