@@ -40,7 +40,7 @@ cvta.local.u64 %rd3, %rd2; cvta.shared.u64 %rd4, tile; cvt.rn.f32.u32 %f1, %r1; 
 ";
 
 /// The texts whose statements are in the pool. What is no statement is left out when the pool is made.
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 15] = [
     include_str!("../fixtures/vectors.ptx"),
     include_str!("../fixtures/blocks.ptx"),
     include_str!("../fixtures/calls.ptx"),
@@ -51,6 +51,11 @@ const SOURCES: [&str; 10] = [
     include_str!("../exec_warp.rs"),
     include_str!("../exec_mbarrier.rs"),
     include_str!("../exec_checks.rs"),
+    include_str!("../exec_arith.rs"),
+    include_str!("../exec_copies.rs"),
+    include_str!("../exec_grid.rs"),
+    include_str!("../exec_tensors.rs"),
+    include_str!("../exec_uniform.rs"),
 ];
 
 /// Statements of several parts.
