@@ -13,6 +13,10 @@ const VIRTUAL: std::ops::Range<u64> = 0x3000_0000_0000..0x5000_0000_0000;
 pub(crate) const MAX_DEVICES: usize = 8;
 /// The alignment of `cuMemAlloc` on real devices.
 pub(crate) const ALIGNMENT: u64 = 512;
+/// The size from which allocations begin at a page, as they do on real devices. Programs rely on it: they align inside of
+/// such a block, without room for it.
+const LARGE: u64 = 1 << 20;
+const PAGE: u64 = 2 << 20;
 
 /// Returns the device whose memory is at `at`; `None` for host addresses.
 pub(crate) fn device_of(at: u64) -> Option<usize> {
@@ -85,12 +89,7 @@ impl AddressSpace {
     /// Takes `bytes` (a multiple of [`ALIGNMENT`]) from the smallest free range that holds them, the lowest of
     /// several: addresses are reused early, so that a stale address soon belongs to another block.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
-        let &(len, at) = self.by_size.range((bytes, 0)..).next()?;
-        self.remove(at);
-        if len > bytes {
-            self.insert(at + bytes, len - bytes);
-        }
-        Some(at)
+        self.take_aligned(bytes, if bytes >= LARGE { PAGE } else { ALIGNMENT })
     }
 
     /// Frees a range.
@@ -133,6 +132,15 @@ mod tests {
         assert_eq!((space.free.len(), space.by_size.len()), (1, 1));
         assert_eq!(space.take(2048), Some(a));
         assert_eq!(device_of(0x7fff_0000_0000), None);
+    }
+
+    #[test]
+    fn large_ranges_begin_at_a_page_and_leave_the_rest_to_small_ones() {
+        let mut space = AddressSpace::of_device(0);
+        let large = space.take(LARGE).unwrap();
+        assert!(large.is_multiple_of(PAGE));
+        assert_eq!(space.take(512), Some(BASE + ALIGNMENT));
+        assert_eq!(space.take(LARGE), Some(large + PAGE));
     }
 
     #[test]

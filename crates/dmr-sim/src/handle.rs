@@ -1,6 +1,7 @@
 //! Handles of the driver: numbers of a universe and of an object in it.
 //!
-//! They are never dereferenced, so a stale or foreign handle is an error code, not a crash.
+//! They are never dereferenced, so a stale or foreign handle is an error code, not a crash. As signed numbers they are
+//! positive, as addresses of a process are: bindings for other languages convert them.
 
 use crate::abi::{ERROR_INVALID_HANDLE, Handle, Outcome};
 
@@ -8,20 +9,20 @@ use crate::abi::{ERROR_INVALID_HANDLE, Handle, Outcome};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    Context = 0xC1,
-    Stream = 0xC2,
-    Event = 0xC3,
-    Pool = 0xC4,
-    Module = 0xC5,
-    Function = 0xC6,
-    Graph = 0xC7,
+    Context = 0x41,
+    Stream = 0x42,
+    Event = 0x43,
+    Pool = 0x44,
+    Module = 0x45,
+    Function = 0x46,
+    Graph = 0x47,
     /// Physical memory: `CUmemGenericAllocationHandle`.
-    Memory = 0xC8,
-    Linker = 0xC9,
-    Library = 0xCA,
-    Kernel = 0xCB,
-    GraphNode = 0xCC,
-    GraphExec = 0xCD,
+    Memory = 0x48,
+    Linker = 0x49,
+    Library = 0x4A,
+    Kernel = 0x4B,
+    GraphNode = 0x4C,
+    GraphExec = 0x4D,
 }
 
 /// Returns the handle of object `index` of `kind` in `universe` (24 bits).

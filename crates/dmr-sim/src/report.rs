@@ -155,16 +155,19 @@ impl ReportKind {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, address, bytes, .. } = self;
-        write!(f, "{}: {bytes} bytes at {address:#x}", kind.sentence())?;
-        if let Some(tag) = &self.tag {
-            write!(f, " ({tag:?})")?;
-        }
-        match self.device {
-            Some(device) => write!(f, " of device {device}")?,
-            None if crate::address::is_virtual(*address) => {
-                f.write_str(" of reserved addresses")?
+        f.write_str(kind.sentence())?;
+        if *address != 0 {
+            write!(f, ": {bytes} bytes at {address:#x}")?;
+            if let Some(tag) = &self.tag {
+                write!(f, " ({tag:?})")?;
             }
-            None => f.write_str(" of pinned host memory")?,
+            match self.device {
+                Some(device) => write!(f, " of device {device}")?,
+                None if crate::address::is_virtual(*address) => {
+                    f.write_str(" of reserved addresses")?
+                }
+                None => f.write_str(" of pinned host memory")?,
+            }
         }
         if let Some(first) = &self.first {
             write!(f, "\n  first:  {first}")?;

@@ -52,7 +52,7 @@ pub fn reset_capture_mode() {
     MODE_OF_THREAD.set(GLOBAL);
 }
 
-extern "C" fn cuStreamBeginCapture_v2(stream: Handle, mode: c_int) -> Code {
+pub(super) extern "C" fn cuStreamBeginCapture_v2(stream: Handle, mode: c_int) -> Code {
     driver_call("cuStreamBeginCapture_v2", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
         let id = session.captures + 1;

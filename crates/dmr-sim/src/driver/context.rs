@@ -36,7 +36,11 @@ chapter![
     cuCtxGetStreamPriorityRange,
 ];
 
-unsafe extern "C" fn cuCtxCreate_v2(context: *mut Handle, flags: c_uint, device: CUdevice) -> Code {
+pub(super) unsafe extern "C" fn cuCtxCreate_v2(
+    context: *mut Handle,
+    flags: c_uint,
+    device: CUdevice,
+) -> Code {
     // SAFETY: the caller's pointer is null or writable.
     unsafe { create("cuCtxCreate_v2", context, flags, device) }
 }
@@ -84,7 +88,7 @@ unsafe fn create(
     })
 }
 
-extern "C" fn cuCtxDestroy_v2(context: Handle) -> Code {
+pub(super) extern "C" fn cuCtxDestroy_v2(context: Handle) -> Code {
     driver_call("cuCtxDestroy_v2", Scope::ContextHandle(context), |session| {
         let index = session.index_of(Kind::Context, context)?;
         if session.devices.iter().any(|device| device.primary == Some(index)) {
@@ -136,14 +140,14 @@ extern "C" fn cuCtxSetCurrent(context: Handle) -> Code {
     })
 }
 
-extern "C" fn cuCtxPushCurrent_v2(context: Handle) -> Code {
+pub(super) extern "C" fn cuCtxPushCurrent_v2(context: Handle) -> Code {
     driver_call("cuCtxPushCurrent_v2", Scope::ContextHandle(context), |_| {
         push_context(context);
         Ok(())
     })
 }
 
-unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut Handle) -> Code {
+pub(super) unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut Handle) -> Code {
     let pop = || {
         let popped = pop_context();
         // SAFETY: the caller's pointer is null, which means that it needs no result, or writable.

@@ -33,7 +33,7 @@ unsafe extern "C" fn cuEventCreate(event: *mut Handle, flags: c_uint) -> Code {
     })
 }
 
-extern "C" fn cuEventDestroy_v2(event: Handle) -> Code {
+pub(super) extern "C" fn cuEventDestroy_v2(event: Handle) -> Code {
     driver_call("cuEventDestroy_v2", Scope::Event(event), |session| {
         // Queued waits were bound at their call and do not need the event any more.
         let index = session.event_index(event)?;

@@ -34,7 +34,7 @@ unsafe extern "C" fn cuGraphInstantiateWithFlags(
 }
 
 /// Writes no log.
-unsafe extern "C" fn cuGraphInstantiate_v2(
+pub(super) unsafe extern "C" fn cuGraphInstantiate_v2(
     executable: *mut Handle,
     graph: Handle,
     error_node: *mut Handle,

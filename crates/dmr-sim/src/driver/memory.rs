@@ -129,7 +129,7 @@ extern "C" fn cuMemFreeHost(at: u64) -> Code {
     })
 }
 
-extern "C" fn cuMemHostRegister_v2(at: u64, bytes: usize, _flags: c_uint) -> Code {
+pub(super) extern "C" fn cuMemHostRegister_v2(at: u64, bytes: usize, _flags: c_uint) -> Code {
     driver_call("cuMemHostRegister_v2", Scope::Context, |session| {
         session.refuse_while_capturing()?;
         session.register(at, bytes as u64)

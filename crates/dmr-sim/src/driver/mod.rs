@@ -13,6 +13,7 @@ mod device;
 mod entry_point;
 mod event;
 mod execution;
+mod first;
 mod function;
 mod graph;
 mod graph_exec;
@@ -69,6 +70,7 @@ pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
         function::SYMBOLS,
         launch::SYMBOLS,
         occupancy::SYMBOLS,
+        first::SYMBOLS,
         entry_point::SYMBOLS,
         capture::SYMBOLS,
         graph::SYMBOLS,

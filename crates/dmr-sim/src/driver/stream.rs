@@ -72,7 +72,7 @@ unsafe fn create(
     unsafe { put(stream, session.handle(Kind::Stream, created)) }
 }
 
-extern "C" fn cuStreamDestroy_v2(stream: Handle) -> Code {
+pub(super) extern "C" fn cuStreamDestroy_v2(stream: Handle) -> Code {
     driver_call("cuStreamDestroy_v2", Scope::Stream(stream), |session| {
         if stream <= STREAM_PER_THREAD {
             return Err(ERROR_INVALID_HANDLE);
