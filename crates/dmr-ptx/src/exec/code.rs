@@ -215,7 +215,8 @@ pub(super) enum Op {
     Return,
     Exit,
     Trap,
-    Sleep,
+    /// Sleeps for this number of nanoseconds.
+    Sleep(Value),
     Load(Transfer),
     Store(Transfer),
     Atomic(Atomic),

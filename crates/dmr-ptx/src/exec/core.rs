@@ -4,6 +4,7 @@ use crate::lanes::{Piece, Work};
 use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
+use super::clock::Clock;
 use super::cluster::Cluster;
 use super::code::{Op, Value};
 use super::fault::{Checks, FaultKind, Limits};
@@ -64,8 +65,7 @@ pub(super) struct Core<'a> {
     pub(super) limits: Limits,
     pub(super) executed: u64,
     pub(super) thread_instructions: u64,
-    /// Nanoseconds that `nanosleep` has added to the time.
-    pub(super) slept: u64,
+    pub(super) clock: Clock,
     pub(super) printed: Vec<u8>,
     /// The polls of the running warp since it began its slice or stored a new value.
     pub(super) polls: u32,
@@ -107,6 +107,7 @@ impl Core<'_> {
         warp: &mut Warp,
     ) -> Result<(), Box<Faulted>> {
         (self.polls, self.recent) = (0, [0; RECENT]);
+        self.clock.start_slice();
         let (mut left, mut polling) = (SLICE, 0);
         warp.polling = false;
         while left > 0 && !warp.polling {

@@ -9,7 +9,7 @@ use super::core::{Core, Flow, POLLS, Stop};
 use super::fault::FaultKind;
 use super::program::Code;
 use super::registers::ZERO;
-use super::space::resolve;
+use super::space::{lanes_of, resolve};
 use super::warp::{Fragment, Warp};
 
 /// The number of lanes from which on an operation is computed for all of them.
@@ -69,8 +69,10 @@ impl Core<'_> {
                 return self.warp_operation(common, warp, fragment, op, mask);
             }
             Op::Trap => return Err(Stop::new(FaultKind::Trap, mask.trailing_zeros() as usize)),
-            Op::Sleep => {
-                self.slept += 100;
+            Op::Sleep(duration) => {
+                let durations = self.value(warp, base, *duration);
+                let longest = lanes_of(mask).map(|lane| durations[lane] & 0xffff_ffff).max();
+                self.clock.sleep(longest.unwrap_or(0));
                 self.polls += POLLS;
             }
             Op::Refused(index) => {
@@ -176,8 +178,8 @@ impl Core<'_> {
     }
 
     /// Returns the value of a special register that changes while a warp runs.
-    fn special(&self, register: SpecialRegister) -> u64 {
-        let time = self.executed + self.slept;
+    fn special(&mut self, register: SpecialRegister) -> u64 {
+        let time = self.clock.read(self.pc, self.executed);
         match register {
             SpecialRegister::Clock | SpecialRegister::GlobaltimerLo => time & 0xffff_ffff,
             SpecialRegister::ClockHi | SpecialRegister::GlobaltimerHi => time >> 32,

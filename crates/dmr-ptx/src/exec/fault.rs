@@ -280,6 +280,9 @@ impl Default for Limits {
 pub struct Finished {
     /// The instructions that warps executed.
     pub instructions: u64,
+    /// The time that has passed on the clock of the launch, in nanoseconds: 1 for each of these instructions, and the
+    /// time for which threads slept or polled the clock.
+    pub nanoseconds: u64,
     /// The instructions that threads executed: those of warps times their active lanes.
     pub thread_instructions: u64,
     /// The text that the kernel printed.

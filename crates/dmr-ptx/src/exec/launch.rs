@@ -5,6 +5,7 @@ use crate::syntax::SpecialRegister;
 use crate::types::{Lanes, Mask, WARP};
 
 use super::block::{Block, Common};
+use super::clock::Clock;
 use super::cluster::{self, Cluster, MOST_BLOCKS};
 use super::core::{Core, Faulted};
 use super::fault::{Checks, Fault, FaultKind, Finished, Limits, Place, Thread};
@@ -100,7 +101,7 @@ impl<'a> Launch<'a> {
             limits: self.limits,
             executed: 0,
             thread_instructions: 0,
-            slept: 0,
+            clock: Clock::default(),
             printed: Vec::new(),
             polls: 0,
             recent: [0; super::core::RECENT],
@@ -118,6 +119,7 @@ impl<'a> Launch<'a> {
         match self.run_blocks(&mut core, shared.bytes) {
             Ok(()) => Ok(Finished {
                 instructions: core.executed,
+                nanoseconds: core.clock.now(core.executed),
                 thread_instructions: core.thread_instructions,
                 printed: core.printed,
             }),

@@ -15,6 +15,7 @@
 //! | `mbarriers`, `copies`, `tensors`, `in_flight` | `mbarrier` objects, and asynchronous copies until they are waited for |
 //! | `cluster` | clusters of blocks: their barrier, and the shared memory of other blocks |
 //! | `order`, `shadow`, `conflict` | which accesses are ordered, the last ones to each byte of shared memory, and the report of a race |
+//! | `clock` | the time that threads read |
 //! | `global` | global memory, which the caller provides |
 //! | `workspace` | the memory in which the blocks of a cooperative launch meet |
 //! | `fault` | checks, limits, and what ends a launch |
@@ -23,6 +24,7 @@
 mod atomic;
 mod atomics;
 mod block;
+mod clock;
 mod cluster;
 mod code;
 mod conflict;

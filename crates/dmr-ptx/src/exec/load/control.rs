@@ -37,7 +37,7 @@ impl FunctionLoader<'_, '_> {
             ("ret", _) => Op::Return,
             ("exit", _) => Op::Exit,
             ("trap" | "brkpt", _) => Op::Trap,
-            ("nanosleep", _) => Op::Sleep,
+            ("nanosleep", [duration]) => Op::Sleep(self.value(duration, Type::U32)?),
             ("pmevent" | "setmaxnreg" | "griddepcontrol" | "discard", _) => Op::Nop,
             ("bar", [members]) if modifiers.first() == Some(&"warp") => {
                 Op::WarpBarrier { members: self.value(members, Type::B32)? }

@@ -29,13 +29,7 @@ impl Visitor<'_> {
             visit(&mut step.guard.register, Use::Read);
         }
         match &mut step.op {
-            Op::Nop
-            | Op::Branch { .. }
-            | Op::Exit
-            | Op::Trap
-            | Op::Sleep
-            | Op::Fence(_)
-            | Op::Refused(_) => {}
+            Op::Nop | Op::Branch { .. } | Op::Exit | Op::Trap | Op::Fence(_) | Op::Refused(_) => {}
             Op::Arith(arith) => {
                 arith.sources.iter_mut().for_each(|source| read(source, visit));
                 write(&mut arith.dst, visit);
@@ -58,6 +52,7 @@ impl Visitor<'_> {
             }
             Op::Special { dst, .. } | Op::FrameAddress { dst, .. } => write(dst, visit),
             Op::BranchIndex { index, .. } => read(index, visit),
+            Op::Sleep(duration) => read(duration, visit),
             Op::Call(index) => self.call(*index, visit),
             Op::Return => {
                 for formal in &mut *self.returns {
