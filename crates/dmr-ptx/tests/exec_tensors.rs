@@ -80,7 +80,7 @@ fn a_swizzled_box_has_its_rows_exchanged() {
     let map = TensorMap { swizzle: Swizzle::Bytes128, ..map() };
     let all = boxed(&map, [4, 3], LOAD).unwrap();
     // A row has 128 bytes: the unit of four words changes with the row.
-    let place = |n: i32| word(4 + (n % 32 ^ 4 * (n / 32)), 3 + n / 32).unwrap();
+    let place = |n: i32| word(4 + ((n % 32) ^ (4 * (n / 32))), 3 + n / 32).unwrap();
     assert_eq!(all[TENSOR..], (0..128).map(place).collect::<Vec<_>>());
 }
 
@@ -101,7 +101,7 @@ fn a_box_is_stored_where_it_is_in_the_tensor() {
     for (at, swizzle) in [([30, 7], Swizzle::None), ([-1, 2], Swizzle::Bytes128)] {
         let map = TensorMap { swizzle, ..map() };
         let all = boxed(&map, at, &format!("{FILL} {store} {WAIT}")).unwrap();
-        let exchange = |x: i32, y: i32| if swizzle == Swizzle::None { x } else { x ^ 4 * y };
+        let exchange = |x: i32, y: i32| if swizzle == Swizzle::None { x } else { x ^ (4 * y) };
         let place = |n: i32| {
             let (x, y) = (n % 40 - at[0], n / 40 - at[1]);
             let is_in_box = (0..32).contains(&x) && (0..4).contains(&y);

@@ -5,6 +5,7 @@
 //! | `program`, `code` | a loaded module: kernels, globals, decoded instructions |
 //! | `load` | a parsed module into a program |
 //! | `launch` | a launch: resident blocks, and the turns of their warps |
+//! | `special` | the special registers of a warp |
 //! | `core` | the fragments of a warp, and one instruction after another |
 //! | `execute` | one instruction |
 //! | `registers` | the registers of a warp, and which of them are uniform |
@@ -45,6 +46,7 @@ mod program;
 mod registers;
 mod shadow;
 mod space;
+mod special;
 mod sync;
 mod tensors;
 mod transfer;
