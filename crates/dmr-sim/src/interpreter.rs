@@ -75,6 +75,8 @@ fn code_of(fault: &FaultKind) -> Option<Code> {
         | FaultKind::DivergentWarp(_) => None,
         FaultKind::Misaligned { .. } => Some(ERROR_MISALIGNED_ADDRESS),
         FaultKind::OutOfBounds { .. } | FaultKind::Memory { .. } => Some(ERROR_ILLEGAL_ADDRESS),
+        // Beyond the local memory of a thread.
+        FaultKind::StackOverflow(_) => Some(ERROR_ILLEGAL_ADDRESS),
         FaultKind::Assertion(_) => Some(ERROR_ASSERT),
         FaultKind::NoProgress(_) | FaultKind::InstructionLimit(_) => Some(ERROR_LAUNCH_TIMEOUT),
         _ => Some(ERROR_LAUNCH_FAILED),

@@ -20,9 +20,21 @@ chapter![
     cuEventElapsedTime_v2,
 ];
 
+/// `CU_EVENT_INTERPROCESS`.
+const EVENT_INTERPROCESS: c_uint = 4;
+/// All values of `CUevent_flags`.
+const EVERY_EVENT_FLAG: c_uint = 7;
+
 unsafe extern "C" fn cuEventCreate(event: *mut Handle, flags: c_uint) -> Code {
     driver_call("cuEventCreate", Scope::Context, |session| {
         required(event)?;
+        // Events for other processes have no time.
+        let without_time = EVENT_DISABLE_TIMING | EVENT_INTERPROCESS;
+        if flags > EVERY_EVENT_FLAG
+            || flags & EVENT_INTERPROCESS != 0 && flags & without_time != without_time
+        {
+            return Err(ERROR_INVALID_VALUE);
+        }
         let context = session.context()?;
         let index = session.next_event;
         session.next_event += 1;

@@ -68,7 +68,10 @@ impl Session<'_> {
             LOCAL_BYTES => bytes(kernel.local_bytes),
             REGISTERS => 32,
             PTX_VERSION | BINARY_VERSION => 90,
-            MAX_DYNAMIC_SHARED_BYTES => set.unwrap_or(48 << 10),
+            // What the kernel's own variables leave of what every block has.
+            MAX_DYNAMIC_SHARED_BYTES => {
+                set.unwrap_or_else(|| (48 << 10) - bytes(kernel.shared_bytes).min(48 << 10))
+            }
             PREFERRED_SHARED_CARVEOUT => set.unwrap_or(-1),
             2..=LAST => set.unwrap_or(0),
             _ => return Err(ERROR_INVALID_VALUE),
@@ -77,7 +80,10 @@ impl Session<'_> {
 
     fn set_function_attribute(&mut self, index: u32, attribute: c_int, value: c_int) -> Outcome {
         let allowed = match attribute {
-            MAX_DYNAMIC_SHARED_BYTES => 0..=OPT_IN_SHARED_BYTES,
+            MAX_DYNAMIC_SHARED_BYTES => {
+                let own = self.entry(index)?.shared_bytes;
+                0..=OPT_IN_SHARED_BYTES - c_int::try_from(own).unwrap_or(OPT_IN_SHARED_BYTES)
+            }
             PREFERRED_SHARED_CARVEOUT => -1..=100,
             11..=15 => 0..=c_int::MAX, // clusters
             _ => return Err(ERROR_INVALID_VALUE),

@@ -374,7 +374,8 @@ fn check(session: &Session<'_>, function: u32, shape: Shape) -> Outcome {
         return Err(ERROR_INVALID_CLUSTER_SIZE);
     }
     let allowed = session.function_attribute(function, MAX_DYNAMIC_SHARED_BYTES)?;
-    if grid.contains(&0) || u64::from(shared_bytes) > allowed as u64 {
+    let fits = block[2] <= 64 && grid[0] <= 0x7fff_ffff && grid[1].max(grid[2]) <= 0xffff;
+    if !fits || grid.contains(&0) || u64::from(shared_bytes) > allowed as u64 {
         return Err(ERROR_INVALID_VALUE);
     }
     if is_cooperative {

@@ -113,7 +113,8 @@ unsafe fn allocate_pinned(name: &'static str, at: *mut u64, bytes: usize, flags:
         if flags > ALL_HOST_FLAGS {
             return Err(ERROR_INVALID_VALUE);
         }
-        let allocated = session.allocate_pinned(bytes, flags)?;
+        // No bytes are no memory.
+        let allocated = if bytes == 0 { 0 } else { session.allocate_pinned(bytes, flags)? };
         // SAFETY: by this function's contract.
         unsafe { put(at, allocated) }
     })
@@ -122,6 +123,9 @@ unsafe fn allocate_pinned(name: &'static str, at: *mut u64, bytes: usize, flags:
 extern "C" fn cuMemFreeHost(at: u64) -> Code {
     driver_call("cuMemFreeHost", Scope::Context, |session| {
         session.refuse_while_capturing()?;
+        if at == 0 {
+            return Ok(()); // nothing to free
+        }
         if session.objects.managed.contains(&at) {
             return Err(ERROR_INVALID_VALUE);
         }

@@ -114,6 +114,9 @@ extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) ->
     driver_call("cuStreamWaitEvent", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
         let event = session.event_index(event)?;
+        if flags > EXTERNAL {
+            return Err(ERROR_INVALID_VALUE);
+        }
         let is_external = flags & EXTERNAL != 0;
         if is_external && session.capture(index, || NodeWork::Wait(event))? {
             return Ok(());
