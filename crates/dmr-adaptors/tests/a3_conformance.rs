@@ -15,7 +15,7 @@ use dmr_testkit::fake::FakeHarness;
 #[test]
 fn the_guard_keeps_the_contract_over_every_backend_in_both_modes() -> Result<(), Report> {
     for (backend, checks) in BACKENDS.into_iter().flat_map(|b| BOTH.map(|checks| (b, checks))) {
-        run_all(|| Rig::new().harness(|rig| backend.guarded(rig, checks))).into_result()?;
+        run_all(|| Rig::small().harness(|rig| backend.guarded(rig, checks))).into_result()?;
     }
     Ok(())
 }

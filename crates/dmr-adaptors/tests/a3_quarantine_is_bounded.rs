@@ -78,7 +78,7 @@ fn what_the_inner_resource_frees_by_itself_is_seen() {
 #[test]
 fn memory_that_is_needed_is_not_kept_in_quarantine() {
     for backend in [Backend::Direct, Backend::TrackedDirect, Backend::Async] {
-        let rig = Rig::new();
+        let rig = Rig::small();
         let home = rig.stream();
         let guard =
             guarded(backend.make(&rig), layer(&rig).with_quarantine(usize::MAX, usize::MAX));

@@ -13,7 +13,8 @@ use dmr_testkit::Rig;
 fn an_allocation_waits_for_the_checks_of_the_memory_that_it_needs() {
     for backend in [Backend::Direct, Backend::TrackedDirect, Backend::Async] {
         for checks in BOTH {
-            let universe = Universe::builder().policy(Policy::Lazy).build().unwrap();
+            let universe =
+                Universe::builder().policy(Policy::Lazy).capacity(Rig::SMALL).build().unwrap();
             let rig = Rig::in_universe(&universe);
             let home = rig.stream();
             let config = layer(&rig).with_checks(checks).with_quarantine(usize::MAX, usize::MAX);

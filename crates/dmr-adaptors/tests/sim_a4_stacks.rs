@@ -25,8 +25,8 @@ use dmr_core::{DeviceMemoryResource, DeviceOps};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::Tracked;
-use dmr_testkit::Rig;
 use dmr_testkit::fake::{DEVICE_BYTES, FakeHarness};
+use dmr_testkit::{Rig, RigConfig};
 use proptest::prelude::*;
 
 type Resource = Arc<dyn DeviceMemoryResource>;
@@ -91,7 +91,9 @@ fn report(base: Base, adaptors: &[Adaptor]) -> Report {
     };
     let on_a_driver = |make: &dyn Fn(&Rig) -> Resource| {
         run_all(|| {
-            Rig::simulated().harness(|rig| {
+            let config =
+                RigConfig { simulated: true, capacity: Some(Rig::SMALL), ..Default::default() };
+            Rig::with(config).harness(|rig| {
                 let ops: Arc<dyn DeviceOps> = Arc::<dmr_streams::PatternOps>::clone(rig.ops());
                 stack(make(rig), &ops, rig.device().total_memory())
             })

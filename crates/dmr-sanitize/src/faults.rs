@@ -8,7 +8,6 @@ use cudarc::driver::{
     CudaContext, CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
-use dmr_sim::{Footprint, Universe};
 
 /// Threads of the kernels that use shared memory: two warps.
 const THREADS: u32 = 64;
@@ -41,31 +40,6 @@ impl Faults {
             race: function("race")?,
             divergent: function("divergent")?,
         })
-    }
-
-    /// Registers the bodies of the kernels that touch global memory with the simulated driver,
-    /// which has no shared memory.
-    pub fn register(universe: &Universe, prefix: &str) {
-        universe.register_kernel(
-            &format!("{prefix}_write"),
-            |args| Footprint::new().writes(args.u64(0), args.u32(1).into()),
-            |args, memory| memory.fill(args.u64(0), args.u32(1).into(), 1),
-        );
-        universe.register_kernel(
-            &format!("{prefix}_read"),
-            |args| {
-                let (ptr, bytes, sum) = (args.u64(0), args.u32(1).into(), args.u64(2));
-                Footprint::new().reads(ptr, bytes).reads(sum, 4).writes(sum, 4)
-            },
-            |_, _| {},
-        );
-        for name in ["race", "divergent"] {
-            universe.register_kernel(
-                &format!("{prefix}_{name}"),
-                |args| Footprint::new().writes(args.u64(0), OUT_BYTES as u64),
-                |args, memory| memory.fill(args.u64(0), OUT_BYTES as u64, 0),
-            );
-        }
     }
 
     /// Submits a kernel that writes 1 to each of `bytes` bytes at `ptr`.

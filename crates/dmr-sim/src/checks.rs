@@ -178,9 +178,11 @@ impl Machine {
 
     /// Returns the launch to run because too many checks wait for it.
     pub(crate) fn overdue(&self) -> Option<Epoch> {
-        if self.log.entries.len() < FULL {
-            return None;
-        }
+        self.awaited().filter(|_| self.log.entries.len() >= FULL)
+    }
+
+    /// Returns the launch that checks wait for; `None` if no check waits.
+    pub(crate) fn awaited(&self) -> Option<Epoch> {
         match self.log.entries.front() {
             Some(Logged::Launch(launch)) => Some(launch.access.epoch),
             _ => None,

@@ -308,8 +308,7 @@ impl Machine {
         let Launch { kernel, args, declared, reachable, ticket, origin } = launch;
         let nanoseconds = declared.nanoseconds.unwrap_or(5_000);
         if let Some(ticket) = ticket {
-            self.run_recorded(epoch, &kernel, &args, ticket);
-            return nanoseconds;
+            return nanoseconds + self.run_recorded(epoch, &kernel, &args, ticket);
         }
         let memory = Memory { store: &mut self.store, mappings: &self.present.mappings };
         let mut memory = KernelMemory::declared(memory, &declared, &reachable);
@@ -329,8 +328,15 @@ impl Machine {
         nanoseconds
     }
 
-    /// Runs a kernel whose footprint is recorded, and then the checks that have waited for it.
-    fn run_recorded(&mut self, epoch: Epoch, kernel: &Kernel, args: &KernelArgs, ticket: Ticket) {
+    /// Runs a kernel whose footprint is recorded, and then the checks that have waited for it. Returns the time that
+    /// it has taken beside its start.
+    fn run_recorded(
+        &mut self,
+        epoch: Epoch,
+        kernel: &Kernel,
+        args: &KernelArgs,
+        ticket: Ticket,
+    ) -> u64 {
         let stream = &self.streams[epoch.stream as usize];
         let device = stream.device;
         let peers = &self.contexts[stream.context as usize].reaches;
@@ -343,6 +349,8 @@ impl Machine {
         if let Some(code) = fault {
             self.devices[device].lost.get_or_insert(code);
         }
+        let nanoseconds = recording.nanoseconds;
         self.launch_recorded(ticket, recording);
+        nanoseconds
     }
 }

@@ -51,7 +51,10 @@ impl Loaded {
         (launch.params, launch.globals) = (&params, &self.globals);
         (launch.checks, launch.limits) = (self.checks, self.limits);
         let printed = match launch.run(&mut Global(memory)) {
-            Ok(finished) => finished.printed,
+            Ok(finished) => {
+                memory.takes(finished.nanoseconds);
+                finished.printed
+            }
             Err(fault) => {
                 let message = format!("{}: {fault}", kernel.name);
                 match code_of(&fault.kind) {

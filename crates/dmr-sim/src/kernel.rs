@@ -1,6 +1,5 @@
 //! Kernels as closures: the arguments of a launch, its footprint, its body.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -133,8 +132,8 @@ impl Footprint {
     /// Makes the footprint of a launch that may access any memory: what its body touches is recorded when it runs,
     /// to the byte.
     ///
-    /// The launch is checked as if it had declared these bytes when it was submitted. Findings about it and about
-    /// work submitted later appear once it has run. An access outside of all live memory is a finding, and does
+    /// The launch is checked as if it had declared these bytes when it was submitted. Checks of work submitted later
+    /// wait until it has run. An access outside of all live memory is a finding, and does
     /// nothing.
     #[must_use]
     pub fn recorded() -> Self {
@@ -226,6 +225,13 @@ impl<'a> KernelMemory<'a> {
     pub(crate) fn at_lanes(&mut self, site: KernelSite, lane_bytes: u32) {
         if let Permitted::Recorded(recorder) = &mut self.access {
             (recorder.site, recorder.lane_bytes) = (Some(site), lane_bytes);
+        }
+    }
+
+    /// Sets the time that the launch takes beside its start, in nanoseconds.
+    pub(crate) fn takes(&mut self, nanoseconds: u64) {
+        if let Permitted::Recorded(recorder) = &mut self.access {
+            recorder.recording.nanoseconds = nanoseconds;
         }
     }
 
@@ -432,29 +438,4 @@ impl Kernel {
         };
         Self { footprint: Arc::new(|_| Footprint::recorded()), body: Arc::new(body) }
     }
-}
-
-/// Returns the kernels of every universe: those that dmr's crates ship as PTX for real devices.
-pub(crate) fn built_in() -> HashMap<String, Kernel> {
-    let check = Kernel {
-        footprint: Arc::new(|args| {
-            let (ptr, bytes, result) = (args.u64(0), args.u64(1), args.u64(3));
-            Footprint::new().reads(ptr, bytes).reads(result, 8).writes(result, 8)
-        }),
-        body: Arc::new(|args, memory| {
-            let (ptr, bytes, pattern, result) =
-                (args.u64(0), args.u64(1), args.u32(2), args.u64(3));
-            if let Some(offset) = memory.first_mismatch(ptr, bytes, pattern) {
-                let mut old = [0; 8];
-                memory.read(result, &mut old);
-                let least = offset.min(u64::from_le_bytes(old));
-                memory.write(result, &least.to_le_bytes());
-            }
-        }),
-    };
-    let spin = Kernel {
-        footprint: Arc::new(|args| Footprint::new().takes(args.u64(0))),
-        body: Arc::new(|_, _| {}),
-    };
-    HashMap::from([("dmr_check_pattern".into(), check), ("dmr_spin".into(), spin)])
 }

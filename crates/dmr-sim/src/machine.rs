@@ -311,7 +311,7 @@ impl Machine {
             functions: Vec::new(),
             next_module: 0,
             captures: 0,
-            kernels: crate::kernel::built_in(),
+            kernels: HashMap::new(),
             fallback: None,
             store: Store::default(),
             present: MemoryMap::default(),

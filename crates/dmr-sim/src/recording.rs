@@ -82,6 +82,8 @@ pub(crate) struct Recording {
     pub(crate) straddled: ByteSet,
     pub(crate) sites: Sites,
     pub(crate) panicked: bool,
+    /// The time that the launch takes beside its start.
+    pub(crate) nanoseconds: u64,
     /// Faults that the interpreter has found.
     pub(crate) faults: Vec<String>,
 }
@@ -95,6 +97,7 @@ impl Default for Recording {
             straddled: ByteSet::default(),
             sites: Sites::default(),
             panicked: false,
+            nanoseconds: 0,
             faults: Vec::new(),
         }
     }

@@ -403,8 +403,18 @@ impl Session<'_> {
                 Progress::Blocked => return,
             }
         }
-        while let Some(overdue) = self.overdue() {
-            match self.step_towards(overdue) {
+        self.run_launches(Machine::overdue);
+    }
+
+    /// Runs the launches that checks wait for. One that waits for a word, or for a host callback, is left.
+    pub(crate) fn run_checks(&mut self) {
+        self.run_launches(Machine::awaited);
+    }
+
+    /// Runs launches until `next` returns none.
+    fn run_launches(&mut self, next: impl Fn(&Machine) -> Option<Epoch>) {
+        while let Some(launch) = next(self) {
+            match self.step_towards(launch) {
                 Progress::Ran => {}
                 Progress::CallHost(call, stream) => self.call_host(call, stream),
                 Progress::Blocked => return,

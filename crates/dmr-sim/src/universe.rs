@@ -247,12 +247,15 @@ impl Universe {
         self.shared().faults.reset_counts();
     }
 
-    /// Returns the findings so far, in the order of submission. Runs no work: while a launch with a recorded
-    /// footprint ([`Footprint::recorded`]) has not run, findings about it and about work that was submitted later are
-    /// not among them.
+    /// Returns the findings about all work that was submitted, in the order of submission. Runs the launches whose
+    /// footprint is recorded ([`Footprint::recorded`], and kernels as PTX) and what they come after, and no other work.
+    /// A launch that waits for a word, or for a host callback, does not run: findings about it and about work that was
+    /// submitted later come when it has run.
     #[must_use]
     pub fn reports(&self) -> Vec<Report> {
-        self.session().findings.verdict.reports.clone()
+        let mut session = self.session();
+        session.run_checks();
+        session.findings.verdict.reports.clone()
     }
 
     /// Returns what the simulator could not do so far, each once: images that it cannot load, kernels that it cannot

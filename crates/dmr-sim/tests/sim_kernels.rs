@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::{self, CUfunction, CUresult};
 use dmr_sim::{Footprint, KernelArgs, Policy, ReportKind, Universe};
-use support::gpu::{self, Gpu, code, fill, kernel, kinds, launch, machine, malloc, order, ptx};
+use support::gpu::{self, Gpu, code, fill, kernel, kinds, launch, machine, malloc, ptx};
 
 /// PTX as a compiler writes it: comments, attributes, several entries, a device function.
 const COMPILED: &str = r#"
@@ -245,37 +245,4 @@ fn a_panic_in_a_kernel_is_a_report() {
     launch(faulty, &[], a).unwrap();
     gpu::sync(a).unwrap();
     assert_eq!(kinds(&universe), [ReportKind::KernelPanicked]);
-}
-
-#[test]
-fn the_built_in_check_finds_the_first_wrong_byte() {
-    let (universe, _gpu) = machine();
-    let a = gpu::stream();
-    let image = ptx("dmr_check_pattern", &["u64", "u64", "u32", "u64"]);
-    let check = kernel(&image, "dmr_check_pattern").unwrap();
-    let (block, result) = (malloc(1001).unwrap(), malloc(8).unwrap());
-    let found = |pattern: u64| {
-        fill(result, 0xff, 8, a).unwrap();
-        launch(check, &[block, 1001, pattern, result], a).unwrap();
-        gpu::sync(a).unwrap();
-        u64::from_le_bytes(gpu::read(result, 8).unwrap().try_into().unwrap())
-    };
-    fill(block, 5, 1001, a).unwrap();
-    assert_eq!(found(0x0505_0505), u64::MAX);
-    assert_eq!(found(0x0605_0505), 3);
-    fill(block + 1000, 6, 1, a).unwrap();
-    assert_eq!(found(0x0505_0505), 1000);
-    assert_eq!(kinds(&universe), []);
-}
-
-#[test]
-fn the_built_in_spin_touches_nothing() {
-    let (universe, _gpu) = machine();
-    let (a, b) = (gpu::stream(), gpu::stream());
-    let spin = kernel(&ptx("dmr_spin", &["u64"]), "dmr_spin").unwrap();
-    launch(spin, &[1_000_000], a).unwrap();
-    launch(spin, &[1_000_000], b).unwrap();
-    order(a, b);
-    gpu::sync(b).unwrap();
-    assert_eq!(kinds(&universe), []);
 }

@@ -17,6 +17,9 @@ pub(crate) const NOTHING_WRONG: u64 = u64::MAX;
 
 const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
 const RESULT_BYTES: usize = RESULT_SLOTS * size_of::<u64>();
+/// The bytes that a thread of a check compares at a time.
+const STEP: u64 = 16;
+/// The most threads of a block.
 const THREADS: u64 = 256;
 /// Enough to fill any GPU; the kernel strides over larger ranges.
 const MAX_BLOCKS: u64 = 4096;
@@ -83,7 +86,9 @@ impl Kernels {
         let PatternCheck { mut ptr, mut bytes, mut pattern, slot } = check;
         debug_assert!(slot < RESULT_SLOTS);
         let mut result = self.results + (slot * size_of::<u64>()) as u64;
-        let blocks = bytes.div_ceil(4 * THREADS).clamp(1, MAX_BLOCKS) as c_uint;
+        let steps = bytes.div_ceil(STEP);
+        let blocks = steps.div_ceil(THREADS).clamp(1, MAX_BLOCKS) as c_uint;
+        let threads = steps.next_multiple_of(32).clamp(32, THREADS) as c_uint;
         let parameters = &mut [
             (&raw mut ptr).cast(),
             (&raw mut bytes).cast(),
@@ -92,7 +97,7 @@ impl Kernels {
         ];
         // SAFETY: the parameters are those of the kernel, which reads the range (the caller's
         // obligation) and updates one word of the results.
-        unsafe { self.launch(self.check, blocks, THREADS as c_uint, stream, parameters) }
+        unsafe { self.launch(self.check, blocks, threads, stream, parameters) }
     }
 
     /// Keeps a stream busy.

@@ -32,11 +32,11 @@ fn what_was_filled_is_what_a_check_finds() {
 
 #[test]
 fn a_range_keeps_the_blocks_phase_wherever_it_starts_and_ends() {
-    const BYTES: usize = 64;
+    const BYTES: usize = 72;
     on_a_block(BYTES, |rig, block, stream| {
         let ops = rig.ops();
-        for start in 0..9 {
-            for end in start..start + 13 {
+        for start in 0..18 {
+            for end in start..start + 46 {
                 ops.fill_pattern(block, 0..BYTES, !PATTERN, stream).unwrap();
                 ops.fill_pattern(block, start..end, PATTERN, stream).unwrap();
                 let what = (start * 100 + end) as u64;
@@ -54,8 +54,8 @@ fn the_first_wrong_byte_is_reported_from_the_blocks_start() {
     const BYTES: usize = 1_000;
     on_a_block(BYTES, |rig, block, stream| {
         let ops = rig.ops();
-        for wrong in [0, 1, 2, 3, 4, 500, 998, 999] {
-            for start in [0, 1, 2, 3] {
+        for wrong in (0..36).chain([500, 975, 991, 992, 998, 999]) {
+            for start in [0, 1, 2, 3, 4, 15, 16, 17] {
                 ops.fill_pattern(block, 0..BYTES, PATTERN, stream).unwrap();
                 ops.fill_pattern(block, wrong..wrong + 1, !PATTERN, stream).unwrap();
                 // A second, later one is not the first.
@@ -65,6 +65,24 @@ fn the_first_wrong_byte_is_reported_from_the_blocks_start() {
                 assert_eq!(ops.collect().unwrap(), [PatternMismatch { key: 7, offset }]);
             }
         }
+    });
+}
+
+/// More bytes than the threads of a launch check at once.
+#[test]
+fn a_long_range_is_checked_to_its_last_byte() {
+    const BYTES: usize = (17 << 20) + 5;
+    const WRONG: [usize; 2] = [BYTES - 1, (16 << 20) + 3];
+    on_a_block(BYTES, |rig, block, stream| {
+        let ops = rig.ops();
+        ops.fill_pattern(block, 0..BYTES, PATTERN, stream).unwrap();
+        ops.check_pattern(block, 1..BYTES, PATTERN, stream, 9).unwrap();
+        for offset in WRONG {
+            ops.fill_pattern(block, offset..offset + 1, !PATTERN, stream).unwrap();
+            ops.check_pattern(block, 1..BYTES, PATTERN, stream, offset as u64).unwrap();
+        }
+        let found = WRONG.map(|offset| PatternMismatch { key: offset as u64, offset });
+        assert_eq!(ops.collect().unwrap(), found);
     });
 }
 

@@ -24,6 +24,8 @@ pub struct RigConfig {
     pub streams: StreamPoolConfig,
     /// The universe; by default a new one. A rig with a universe is simulated.
     pub universe: Option<Universe>,
+    /// The memory of each device of a new universe, in bytes; by default as much as the simulator gives it.
+    pub capacity: Option<u64>,
     /// The device: 0 is the first of the universe, or of the machine.
     pub device: usize,
     /// `true` for the simulator even if there is a GPU: for tests that count calls, inject faults or read race
@@ -32,9 +34,18 @@ pub struct RigConfig {
 }
 
 impl Rig {
+    /// The memory of a small simulated device, in bytes.
+    pub const SMALL: u64 = 16 << 20;
+
     /// Makes a rig on the driver that the process uses.
     pub fn new() -> Self {
         Self::with(RigConfig::default())
+    }
+
+    /// Makes a rig whose device, if it is simulated, has [`SMALL`](Self::SMALL) bytes: for tests that fill the memory
+    /// of the device, and check all of it.
+    pub fn small() -> Self {
+        Self::with(RigConfig { capacity: Some(Self::SMALL), ..RigConfig::default() })
     }
 
     /// Makes a rig on the simulated driver.
@@ -52,7 +63,11 @@ impl Rig {
         let universe = config.universe.or_else(|| {
             let simulated = config.simulated
                 || matches!(dmr_sim::select().expect("a driver"), Driver::Simulated(_));
-            simulated.then(|| Universe::new().expect("the simulated driver"))
+            let builder = match config.capacity {
+                Some(bytes) => Universe::builder().capacity(bytes),
+                None => Universe::builder(),
+            };
+            simulated.then(|| builder.build().expect("the simulated driver"))
         });
         let index = config.device;
         let ordinal = universe.as_ref().map_or(index, |universe| universe.ordinal(index));

@@ -11,7 +11,6 @@ mod scene;
 mod shared;
 mod whole;
 
-use crate::faults::Faults;
 use crate::machine::Machine;
 use crate::tool::Tool;
 use crate::{Outcome, lines};
@@ -90,9 +89,6 @@ impl Control {
     /// The fault could not be committed. Errors after the fault are ignored.
     pub fn run(&self) -> Outcome {
         let machine = Machine::select()?;
-        if let Some(universe) = machine.universe() {
-            Faults::register(universe, PREFIX);
-        }
         let scene = Scene::new(&machine)?;
         (self.commit)(&scene)?;
         scene.end();

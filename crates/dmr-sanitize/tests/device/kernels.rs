@@ -1,5 +1,4 @@
-//! The kernels of the device tests: on a GPU compiled by the driver, on the simulated driver as
-//! closures.
+//! The kernels of the device tests.
 
 #![allow(unsafe_code, reason = "kernel launches")]
 
@@ -7,7 +6,6 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
-use dmr_sim::{Footprint, KernelArgs, Universe};
 use dmr_streams::{Device, KernelArg};
 
 /// Threads of a block, and words of a sum.
@@ -24,43 +22,6 @@ impl Kernels {
     pub(crate) fn load(device: &Device) -> Result<Self, DriverError> {
         let module = device.context().load_module(Ptx::from_src(include_str!("kernels.ptx")))?;
         Ok(Self { add: module.load_function("dmr_add")?, sum: module.load_function("dmr_sum")? })
-    }
-
-    /// Registers the bodies of the kernels with the simulated driver.
-    pub(crate) fn register(universe: &Universe) {
-        let bytes = |args: &KernelArgs| u64::from(args.u32(2));
-        universe.register_kernel(
-            "dmr_add",
-            move |args| {
-                Footprint::new().reads(args.u64(0), bytes(args)).writes(args.u64(1), bytes(args))
-            },
-            move |args, memory| {
-                let mut values = vec![0; bytes(args) as usize];
-                memory.read(args.u64(0), &mut values);
-                let number = args.u32(3) as u8;
-                values.iter_mut().for_each(|byte| *byte = byte.wrapping_add(number));
-                memory.write(args.u64(1), &values);
-            },
-        );
-        let words = |args: &KernelArgs| u64::from(args.u32(2));
-        let sums = move |args: &KernelArgs| words(args).div_ceil(u64::from(BLOCK));
-        universe.register_kernel(
-            "dmr_sum",
-            move |args| {
-                let (reads, writes) = (4 * words(args), 4 * sums(args));
-                Footprint::new().reads(args.u64(0), reads).writes(args.u64(1), writes)
-            },
-            move |args, memory| {
-                let mut bytes = vec![0; 4 * words(args) as usize];
-                memory.read(args.u64(0), &mut bytes);
-                for (index, part) in bytes.chunks(4 * BLOCK as usize).enumerate() {
-                    let words =
-                        part.chunks_exact(4).map(|word| [word[0], word[1], word[2], word[3]]);
-                    let sum = words.map(u32::from_le_bytes).fold(0, u32::wrapping_add);
-                    memory.write(args.u64(1) + 4 * index as u64, &sum.to_le_bytes());
-                }
-            },
-        );
     }
 
     /// Submits: each byte of `to` becomes that of `from` plus `number`.

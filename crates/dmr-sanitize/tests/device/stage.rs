@@ -52,7 +52,6 @@ impl Stage {
         wrap: impl FnOnce(Arc<dyn DeviceMemoryResource>, &Rig) -> Arc<dyn DeviceMemoryResource>,
     ) -> Outcome<Self> {
         let rig = rig(&Machine::select()?);
-        rig.simulator().into_iter().for_each(Kernels::register);
         let streams = Arc::clone(rig.streams());
         let resource = wrap(stack.make(&streams)?, &rig);
         let kernels = Kernels::load(rig.device())?;
