@@ -11,7 +11,7 @@ use std::error::Error;
 use dmr::DeviceRuntime;
 use dmr::cudarc::driver::CudaFunction;
 use dmr::cudarc::nvrtc::Ptx;
-use dmr_sim::{Footprint, Universe};
+use dmr_sim::Universe;
 
 /// Makes each page the documentation of a type, so that rustdoc runs its blocks, and lists them.
 macro_rules! pages {
@@ -49,6 +49,32 @@ pages! {
     Transfers: "../../../docs/src/guide/transfers.md",
 }
 
+const TWICE: &str = "
+.version 7.0
+.target sm_50
+.address_size 64
+.visible .entry twice(.param .u64 x, .param .u64 y, .param .u32 n) {
+    .reg .pred %past;
+    .reg .b32 %i, %n, %threads, %block;
+    .reg .f32 %value;
+    .reg .b64 %x, %y;
+    mov.u32 %block, %ctaid.x;
+    mov.u32 %threads, %ntid.x;
+    mov.u32 %i, %tid.x;
+    mad.lo.u32 %i, %block, %threads, %i;
+    ld.param.u32 %n, [n];
+    setp.ge.u32 %past, %i, %n;
+    @%past ret;
+    ld.param.u64 %x, [x];
+    mad.wide.u32 %x, %i, 4, %x;
+    ld.global.f32 %value, [%x];
+    add.f32 %value, %value, %value;
+    ld.param.u64 %y, [y];
+    mad.wide.u32 %y, %i, 4, %y;
+    st.global.f32 [%y], %value;
+    ret;
+}";
+
 /// The result of a code block.
 pub type Outcome = Result<(), Box<dyn Error>>;
 
@@ -77,45 +103,24 @@ pub fn run_program(block: impl FnOnce() -> Outcome) {
     assert!(verdict.is_clean(), "{verdict}");
 }
 
-/// Returns a simulated machine whose kernel `twice` doubles `f32` values. Its first device has ordinal 0 in a
-/// process that has made no machine before.
+/// Returns a simulated machine. Its first device has ordinal 0 in a process that has made no machine before.
 ///
 /// # Panics
 ///
 /// If the simulated driver cannot be installed.
 #[must_use]
 pub fn machine() -> Universe {
-    let machine = Universe::new().expect("the simulated driver");
-    machine.register_kernel(
-        "twice",
-        |args| {
-            let bytes = u64::from(args.u32(2)) * 4;
-            Footprint::new().reads(args.u64(0), bytes).writes(args.u64(1), bytes)
-        },
-        |args, memory| {
-            let mut bytes = vec![0; args.u32(2) as usize * 4];
-            memory.read(args.u64(0), &mut bytes);
-            for value in bytes.chunks_exact_mut(4) {
-                let x = f32::from_le_bytes([value[0], value[1], value[2], value[3]]);
-                value.copy_from_slice(&(x * 2.0).to_le_bytes());
-            }
-            memory.write(args.u64(1), &bytes);
-        },
-    );
-    machine
+    Universe::new().expect("the simulated driver")
 }
 
-/// Loads the kernel `twice(x, y, n)`: `y[i] = 2 * x[i]` for `n` elements. The simulated driver needs only its
-/// parameters.
+/// Loads the kernel `twice(x, y, n)`: `y[i] = 2 * x[i]` for `n` elements of type `f32`.
 ///
 /// # Panics
 ///
 /// If the module cannot be loaded.
 #[must_use]
 pub fn twice(gpu: &DeviceRuntime) -> CudaFunction {
-    const PTX: &str = ".version 7.0\n.target sm_50\n.address_size 64\n\
-        .visible .entry twice(.param .u64 x, .param .u64 y, .param .u32 n) { ret; }";
-    let module = gpu.device().context().load_module(Ptx::from_src(PTX)).expect("a module");
+    let module = gpu.device().context().load_module(Ptx::from_src(TWICE)).expect("a module");
     module.load_function("twice").expect("its kernel")
 }
 

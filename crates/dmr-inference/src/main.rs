@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 use dmr_inference::schedule::{run_on_cudarc, run_on_cudarc_pages, run_on_dmr};
-use dmr_inference::{Config, Error, Report, kernels};
+use dmr_inference::{Config, Error, Report};
 use dmr_sim::{Driver, Universe};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -56,11 +56,7 @@ struct Options {
 fn main() -> Result<(), Error> {
     let options = Options::parse();
     let simulated = match dmr_sim::select()? {
-        Driver::Simulated(_) => {
-            let universe = Universe::new()?;
-            kernels::simulate(&universe);
-            Some(universe)
-        }
+        Driver::Simulated(_) => Some(Universe::new()?),
         _ => None,
     };
     let config = Config {

@@ -1,17 +1,13 @@
 //! The server on the driver that the process uses: right tokens, on every runtime.
 
+use dmr_inference::Config;
 use dmr_inference::schedule::{run_on_cudarc, run_on_cudarc_pages, run_on_dmr};
-use dmr_inference::{Config, kernels};
 use dmr_sim::{Driver, Universe};
 
 #[test]
 fn every_request_gets_the_models_tokens() {
     let simulated = match dmr_sim::select().unwrap() {
-        Driver::Simulated(_) => {
-            let universe = Universe::new().unwrap();
-            kernels::simulate(&universe);
-            Some(universe)
-        }
+        Driver::Simulated(_) => Some(Universe::new().unwrap()),
         _ => None,
     };
     let ordinal = simulated.as_ref().map_or(0, |universe| universe.ordinal(0));

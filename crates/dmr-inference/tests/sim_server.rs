@@ -1,12 +1,11 @@
 //! The server on the simulated driver: right tokens, no race, no refused launch, and nothing left at the end.
 
 use dmr_inference::schedule::{run_on_cudarc, run_on_cudarc_pages, run_on_dmr};
-use dmr_inference::{Config, Outcome, kernels, model};
+use dmr_inference::{Config, Outcome, model};
 use dmr_sim::{Policy, ReportKind, Universe, UniverseBuilder};
 
 fn machine(builder: UniverseBuilder) -> (Universe, Config) {
     let universe = builder.build().expect("the simulated driver");
-    kernels::simulate(&universe);
     let config = Config { ordinal: universe.ordinal(0), ..Config::default() };
     (universe, config)
 }

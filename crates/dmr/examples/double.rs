@@ -10,7 +10,7 @@ use std::error::Error;
 use dmr::cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
 use dmr::cudarc::nvrtc::Ptx;
 use dmr::prelude::*;
-use dmr_sim::{Driver, Footprint, Universe};
+use dmr_sim::{Driver, Universe};
 
 /// `y[i] = 2 * x[i]`, for `n` elements.
 const PTX: &str = "
@@ -43,7 +43,7 @@ done:
 
 fn main() -> Result<(), Box<dyn Error>> {
     let simulated = match dmr_sim::select()? {
-        Driver::Simulated(_) => Some(simulated_kernel()?),
+        Driver::Simulated(_) => Some(Universe::new()?),
         _ => None,
     };
     let ordinal = simulated.as_ref().map_or(0, |universe| universe.ordinal(0));
@@ -78,26 +78,4 @@ fn double(
     })?;
     drop(x);
     Ok(y.to_host(&compute)?)
-}
-
-/// Registers a closure that acts as the kernel where there is no GPU.
-fn simulated_kernel() -> Result<Universe, Box<dyn Error>> {
-    let universe = Universe::new()?;
-    universe.register_kernel(
-        "twice",
-        |args| {
-            let bytes = u64::from(args.u32(2)) * 4;
-            Footprint::new().reads(args.u64(0), bytes).writes(args.u64(1), bytes)
-        },
-        |args, memory| {
-            let mut bytes = vec![0; args.u32(2) as usize * 4];
-            memory.read(args.u64(0), &mut bytes);
-            for value in bytes.chunks_exact_mut(4) {
-                let x = f32::from_le_bytes([value[0], value[1], value[2], value[3]]);
-                value.copy_from_slice(&(x * 2.0).to_le_bytes());
-            }
-            memory.write(args.u64(1), &bytes);
-        },
-    );
-    Ok(universe)
 }

@@ -1,8 +1,8 @@
-//! cuBLAS multiplies matrices that a kernel, compiled by NVRTC, writes slowly on another stream: first with the uses
-//! recorded, then with their recording left out.
+//! cuBLAS multiplies matrices that a kernel writes slowly on another stream: first with the uses recorded, then with
+//! their recording left out.
 //!
-//! `cargo run -p dmr --example gemm [ROUNDS]`. On the simulated driver, which has neither library, a kernel of its
-//! own multiplies through the same traits of cudarc.
+//! `cargo run -p dmr --example gemm [ROUNDS]`. On the simulated driver, which does not have cuBLAS, a kernel in PTX
+//! multiplies through the same traits of cudarc.
 
 #![allow(unsafe_code, reason = "kernel launches, and a matrix product without order")]
 #![allow(clippy::print_stdout, reason = "an example shows what it did")]
@@ -17,24 +17,73 @@ use cudarc::cublas::{CudaBlas, Gemm, GemmConfig};
 use cudarc::driver::{
     CudaFunction, CudaStream, DevicePtr, DevicePtrMut, DriverError, LaunchConfig, PushKernelArg,
 };
-use cudarc::nvrtc::{Ptx, compile_ptx};
+use cudarc::nvrtc::Ptx;
 use dmr::prelude::*;
-use dmr_sim::{Driver, Footprint, KernelArgs, KernelMemory, Policy, Universe};
+use dmr_sim::{Driver, Policy, Universe};
 
 /// Rows and columns of each matrix.
-const N: usize = 128;
+const N: usize = 64;
 const SLOW_NANOSECONDS: u64 = 5_000_000;
 
-/// `x[i] = seed + i % 3`.
-const PRODUCE: &str = r#"extern "C" __global__ void produce(float *x, unsigned seed, unsigned n) {
-    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) x[i] = (float)(seed + i % 3);
-}"#;
-
-/// The parameters of the kernels, which the simulated driver must know.
-const SIMULATED: &str = ".version 7.0\n.target sm_50\n.address_size 64
-.visible .entry produce(.param .u64 x, .param .u32 seed, .param .u32 n) { ret; }
-.visible .entry multiply(.param .u64 a, .param .u64 b, .param .u64 c) { ret; }";
+/// `produce`: `x[i] = seed + i % 3` for `n` elements. `multiply`: `c = a * b` of matrices with 64 rows and columns, in
+/// columns.
+const PTX: &str = "
+.version 7.0
+.target sm_50
+.address_size 64
+.visible .entry produce(.param .u64 x, .param .u32 seed, .param .u32 n) {
+    .reg .pred %past;
+    .reg .b32 %i, %n, %block, %seed;
+    .reg .f32 %value;
+    .reg .b64 %x;
+    mov.u32 %block, %ctaid.x;
+    mov.u32 %n, %ntid.x;
+    mov.u32 %i, %tid.x;
+    mad.lo.u32 %i, %block, %n, %i;
+    ld.param.u32 %n, [n];
+    setp.ge.u32 %past, %i, %n;
+    @%past ret;
+    ld.param.u64 %x, [x];
+    mad.wide.u32 %x, %i, 4, %x;
+    ld.param.u32 %seed, [seed];
+    rem.u32 %i, %i, 3;
+    add.u32 %i, %i, %seed;
+    cvt.rn.f32.u32 %value, %i;
+    st.global.f32 [%x], %value;
+    ret;
+}
+.visible .entry multiply(.param .u64 a, .param .u64 b, .param .u64 c) {
+    .reg .pred %more;
+    .reg .b32 %i, %k, %block;
+    .reg .f32 %left, %right, %sum;
+    .reg .b64 %a, %b, %c;
+    mov.u32 %block, %ctaid.x;
+    mov.u32 %k, %ntid.x;
+    mov.u32 %i, %tid.x;
+    mad.lo.u32 %i, %block, %k, %i;
+    ld.param.u64 %c, [c];
+    mad.wide.u32 %c, %i, 4, %c;
+    // The row of a, and the column of b.
+    and.b32 %k, %i, 63;
+    ld.param.u64 %a, [a];
+    mad.wide.u32 %a, %k, 4, %a;
+    shr.u32 %k, %i, 6;
+    ld.param.u64 %b, [b];
+    mad.wide.u32 %b, %k, 256, %b;
+    mov.f32 %sum, 0f00000000;
+    mov.u32 %k, 64;
+next:
+    ld.global.f32 %left, [%a];
+    ld.global.f32 %right, [%b];
+    fma.rn.f32 %sum, %left, %right, %sum;
+    add.u64 %a, %a, 256;
+    add.u64 %b, %b, 4;
+    sub.u32 %k, %k, 1;
+    setp.ne.u32 %more, %k, 0;
+    @%more bra next;
+    st.global.f32 [%c], %sum;
+    ret;
+}";
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -93,17 +142,10 @@ impl Machine {
             Driver::Simulated(_) => Some(Universe::builder().policy(Policy::Lazy).build()?),
             _ => None,
         };
-        if let Some(universe) = &simulated {
-            register_kernels(universe);
-        }
         let ordinal = simulated.as_ref().map_or(0, |universe| universe.ordinal(0));
         let gpu = DeviceRuntime::builder(ordinal).build()?;
         let ops = PatternOps::new(Arc::clone(gpu.streams()))?;
-        let ptx = match simulated {
-            Some(_) => Ptx::from_src(SIMULATED),
-            None => compile_ptx(PRODUCE)?,
-        };
-        let module = gpu.device().context().load_module(ptx)?;
+        let module = gpu.device().context().load_module(Ptx::from_src(PTX))?;
         let produce = module.load_function("produce")?;
         let multiply = simulated.as_ref().map(|_| module.load_function("multiply")).transpose()?;
         let (load, compute) = (gpu.streams().acquire()?, gpu.streams().acquire()?);
@@ -233,47 +275,9 @@ impl Multiply<'_> {
 /// The product of two matrices of the producer. All its values are integers below 2^24, so `f32` has them exactly.
 fn product(seed: u32) -> Vec<f32> {
     let x: Vec<f32> = (0..N * N).map(|i| (seed + i as u32 % 3) as f32).collect();
-    multiply(&x, &x)
-}
-
-fn multiply(a: &[f32], b: &[f32]) -> Vec<f32> {
     let element = |i: usize| {
         let (row, column) = (i % N, i / N);
-        (0..N).map(|k| a[k * N + row] * b[column * N + k]).sum()
+        (0..N).map(|k| x[k * N + row] * x[column * N + k]).sum()
     };
     (0..N * N).map(element).collect()
-}
-
-/// Registers stand-ins for the kernels where there is no GPU.
-fn register_kernels(universe: &Universe) {
-    const BYTES: u64 = 4 * (N * N) as u64;
-    let matrix = |memory: &mut KernelMemory<'_>, at: u64| -> Vec<f32> {
-        let mut bytes = vec![0; BYTES as usize];
-        memory.read(at, &mut bytes);
-        bytes.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]])).collect()
-    };
-    let write = |memory: &mut KernelMemory<'_>, at: u64, matrix: &[f32]| {
-        let bytes: Vec<u8> = matrix.iter().flat_map(|x| x.to_le_bytes()).collect();
-        memory.write(at, &bytes);
-    };
-    universe.register_kernel(
-        "produce",
-        |args: &KernelArgs| Footprint::new().writes(args.u64(0), u64::from(args.u32(2)) * 4),
-        move |args, memory| {
-            let seed = args.u32(1);
-            let x: Vec<f32> = (0..args.u32(2)).map(|i| (seed + i % 3) as f32).collect();
-            write(memory, args.u64(0), &x);
-        },
-    );
-    universe.register_kernel(
-        "multiply",
-        |args: &KernelArgs| {
-            let reads = Footprint::new().reads(args.u64(0), BYTES).reads(args.u64(1), BYTES);
-            reads.writes(args.u64(2), BYTES)
-        },
-        move |args, memory| {
-            let (a, b) = (matrix(memory, args.u64(0)), matrix(memory, args.u64(1)));
-            write(memory, args.u64(2), &multiply(&a, &b));
-        },
-    );
 }

@@ -15,7 +15,7 @@ use dmr::cudarc::driver::result;
 use dmr::cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
 use dmr::cudarc::nvrtc::Ptx;
 use dmr::prelude::*;
-use dmr_sim::{Driver, Footprint, Policy, Universe};
+use dmr_sim::{Driver, Policy, Universe};
 
 const LEN: usize = 1 << 20;
 const SLOW_NANOSECONDS: u64 = 20_000_000;
@@ -84,7 +84,6 @@ impl Pipeline {
             Driver::Simulated(_) => Some(Universe::builder().policy(Policy::Lazy).build()?),
             _ => None,
         };
-        simulated.iter().for_each(register);
         let ordinal = |gpu| simulated.as_ref().map_or(gpu, |universe| universe.ordinal(gpu));
         let (first, second) = (Gpu::new(ordinal(0))?, Gpu::new(ordinal(1))?);
         // Copies work without. With it they are direct, where the hardware has a path.
@@ -171,24 +170,4 @@ impl Gpu {
         ops.delay(stream.id(), 1)?;
         Ok(Self { runtime, stream, ops, add_1000 })
     }
-}
-
-/// Registers a closure that acts as the kernel where there are no two GPUs.
-fn register(universe: &Universe) {
-    universe.register_kernel(
-        "add_1000",
-        |args| {
-            let bytes = u64::from(args.u32(1)) * 4;
-            Footprint::new().reads(args.u64(0), bytes).writes(args.u64(0), bytes)
-        },
-        |args, memory| {
-            let mut bytes = vec![0; args.u32(1) as usize * 4];
-            memory.read(args.u64(0), &mut bytes);
-            for value in bytes.chunks_exact_mut(4) {
-                let x = u32::from_le_bytes([value[0], value[1], value[2], value[3]]);
-                value.copy_from_slice(&x.wrapping_add(1000).to_le_bytes());
-            }
-            memory.write(args.u64(0), &bytes);
-        },
-    );
 }

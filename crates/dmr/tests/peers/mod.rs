@@ -7,7 +7,6 @@ use std::sync::Arc;
 use dmr::cudarc::driver::{CudaFunction, DriverError, LaunchConfig, PushKernelArg};
 use dmr::cudarc::nvrtc::Ptx;
 use dmr::prelude::*;
-use dmr_sim::{Footprint, Universe};
 use dmr_testkit::Rig;
 
 /// `to[i] = from[i]`, for `n` words.
@@ -55,7 +54,6 @@ pub(crate) struct CopyWords(CudaFunction);
 
 impl CopyWords {
     pub(crate) fn load(rig: &Rig) -> Self {
-        rig.simulator().into_iter().for_each(register);
         let module = rig.device().context().load_module(Ptx::from_src(PTX)).unwrap();
         Self(module.load_function("copy_words").unwrap())
     }
@@ -105,19 +103,4 @@ impl CopyWords {
         let copy = || unsafe { self.try_launch(stream, to.device_ptr(), from.device_ptr(), words) };
         launch.launch(here, |_| copy()).unwrap();
     }
-}
-
-fn register(universe: &Universe) {
-    universe.register_kernel(
-        "copy_words",
-        |args| {
-            let bytes = u64::from(args.u32(2)) * 4;
-            Footprint::new().writes(args.u64(0), bytes).reads(args.u64(1), bytes)
-        },
-        |args, memory| {
-            let mut bytes = vec![0; args.u32(2) as usize * 4];
-            memory.read(args.u64(1), &mut bytes);
-            memory.write(args.u64(0), &bytes);
-        },
-    );
 }
