@@ -54,7 +54,8 @@ pub fn program(number: u64, stack: Stack, policy: Policy, shape: Shape) -> Progr
         threads,
         streams,
         near: None,
-        scale: draw_config(seed).1,
+        // Large blocks use up the slack of a pool. A guard without a pool checks each byte of them in a kernel.
+        scale: if stack == Stack::GuardAsync { 1 } else { draw_config(seed).1 },
         fails: disturbs(&mut random, 6),
         adopts: disturbs(&mut random, 3),
         captures: disturbs(&mut random, 8),

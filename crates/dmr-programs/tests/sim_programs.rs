@@ -11,14 +11,17 @@ use dmr_sim::Policy;
 
 /// Programs of each stack and policy.
 const EACH: u64 = 400;
+/// Programs of a stack with a guard, whose kernels check each byte of each block, and of a policy.
+const GUARDED: u64 = 100;
 const POLICIES: [Policy; 3] = [Policy::Eager, Policy::Lazy, Policy::Random];
 
 /// Plays programs on a stack, each policy in turn.
 fn play(stack: Stack) {
     let mut runner = Runner::new(Options::default());
+    let each = if stack == Stack::GuardAsync { GUARDED } else { EACH };
     for (nth, policy) in POLICIES.into_iter().enumerate() {
         let first = 10_000_000 + nth as u64 * EACH;
-        for number in first..first + EACH {
+        for number in first..first + each {
             let program = program(number, stack, policy, Shape::FULL);
             if let Err(failure) = runner.play(&program) {
                 assert_known(&program, &failure);
@@ -27,7 +30,7 @@ fn play(stack: Stack) {
     }
     runner.end().unwrap_or_else(|failure| panic!("{failure}"));
     let counts = &runner.counts;
-    assert!(counts.allocated > 5 * EACH, "{counts}");
+    assert!(counts.allocated > 5 * each, "{counts}");
     let all = [
         Conflict::ReadAfterWrite,
         Conflict::WriteAfterRead,
