@@ -272,3 +272,17 @@ fn pinned_memory_outlives_its_universe() {
     assert!(kept.bytes().iter().all(|byte| *byte == 1));
     std::mem::forget(kept);
 }
+
+/// The codes of an H200.
+#[test]
+fn wrong_sizes_and_flags_are_refused_as_on_a_gpu() {
+    let (_universe, _gpu) = machine();
+    let (mut event, mut host, stream) = (null_mut(), null_mut(), gpu::stream());
+    assert_eq!(call!(cuEventCreate(&mut event, 8)), INVALID);
+    assert_eq!(call!(cuEventCreate(&mut event, 4)), INVALID);
+    assert_eq!(call!(cuEventCreate(&mut event, 4 | 2)), CUresult::CUDA_SUCCESS);
+    assert_eq!(call!(cuStreamWaitEvent(stream, event, 2)), INVALID);
+    assert_eq!(call!(cuMemHostAlloc(&mut host, 0, 0)), CUresult::CUDA_SUCCESS);
+    assert!(host.is_null());
+    assert_eq!(call!(cuMemFreeHost(null_mut())), CUresult::CUDA_SUCCESS);
+}

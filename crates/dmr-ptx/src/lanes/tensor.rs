@@ -28,7 +28,7 @@ impl Factor {
     }
 }
 
-/// Returns exponent and signed significand of a finite value, with so many fraction bits.
+/// Returns exponent and signed significand of a finite value, with `fraction` fraction bits.
 fn split(value: f64, least: i32, fraction: i32) -> (i32, i64) {
     let bits = value.to_bits();
     let exponent = (bits >> 52 & 0x7ff) as i32 - 1023;

@@ -8,6 +8,7 @@ pub(crate) mod integers;
 pub(crate) mod lanes;
 pub(crate) mod operands;
 pub(crate) mod other;
+pub(crate) mod products;
 
 use operands::Kind;
 
@@ -219,6 +220,7 @@ pub(crate) fn forms() -> Vec<Form> {
     integers::add(&mut list);
     other::add(&mut list);
     lanes::add(&mut list);
+    products::add(&mut list);
     list.0
 }
 
