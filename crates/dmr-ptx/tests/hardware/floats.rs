@@ -66,7 +66,7 @@ fn halves(list: &mut List) {
     for ty in ["f16", "f16x2", "bf16", "bf16x2"] {
         for ftz in ["", ".ftz"] {
             for last in ["", ".sat", ".relu"] {
-                if ty.starts_with('b') && (ftz != "" || last == ".sat") {
+                if ty.starts_with('b') && (!ftz.is_empty() || last == ".sat") {
                     continue;
                 }
                 if last != ".relu" {
@@ -92,7 +92,7 @@ fn selections(list: &mut List) {
             }
             for nan in ["", ".NaN"] {
                 for xor in ["", ".xorsign.abs"] {
-                    if ty == "f64" && (nan != "" || xor != "") {
+                    if ty == "f64" && (!nan.is_empty() || !xor.is_empty()) {
                         continue;
                     }
                     for name in ["min", "max"] {
