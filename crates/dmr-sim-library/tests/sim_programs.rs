@@ -65,3 +65,16 @@ fn a_program_in_python_runs_and_its_race_is_reported() {
     has_a_race(&run(python(), folder.path(), false));
     is_right(&run(python(), folder.path(), true));
 }
+
+#[test]
+fn a_call_before_the_driver_is_initialised_is_refused() {
+    const PROGRAM: &str = "import ctypes
+cuda, count = ctypes.CDLL('libcuda.so.1'), ctypes.c_int()
+calls = [lambda: cuda.cuDeviceGetCount(ctypes.byref(count)), lambda: cuda.cuDeviceGet(ctypes.byref(count), 0)]
+print('read', [call() for call in calls], cuda.cuInit(1), cuda.cuInit(0), [call() for call in calls])";
+    let folder = library_folder();
+    let mut python = Command::new("python3");
+    python.args(["-c", PROGRAM]);
+    let output = run(python, folder.path(), false);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), "read [3, 3] 1 0 [0, 0]");
+}

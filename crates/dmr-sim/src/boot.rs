@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use dmr_ptx::{Checks, Limits};
 
 use crate::fork::is_forked_child;
+use crate::initialised::await_initialisation;
 use crate::install::{Driver, SelectError, select, serve_as_library};
 use crate::refusal::Refusal;
 use crate::report::ReportKind;
@@ -81,6 +82,7 @@ fn start() -> Result<(), SelectError> {
     }
     let universe = builder.build()?;
     if UNIVERSE.set(universe).is_ok() {
+        await_initialisation();
         // SAFETY: the handler is a function of this library, which is not unloaded before the exit.
         unsafe { libc::atexit(at_exit) };
     }

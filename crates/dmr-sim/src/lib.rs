@@ -75,6 +75,7 @@ mod graph;
 mod handle;
 mod history;
 mod image;
+mod initialised;
 mod install;
 mod interpreter;
 mod kernel;

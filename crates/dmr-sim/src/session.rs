@@ -13,6 +13,7 @@ use crate::engine::Progress;
 use crate::faults::{Faults, Instead};
 use crate::fork::refuse_in_child;
 use crate::handle::{self, Kind};
+use crate::initialised::refuse_before;
 use crate::machine::{HostCall, Machine, StreamKind};
 use crate::registry;
 use crate::sync::{ignore_poison, lock};
@@ -149,7 +150,7 @@ pub(crate) fn driver_call(
     scope: Scope,
     work: impl FnOnce(&mut Session<'_>) -> Outcome,
 ) -> Code {
-    if let Err(code) = refuse_in_child() {
+    if let Err(code) = refuse_in_child().and_then(|()| refuse_before()) {
         return code;
     }
     if callback::is_running() {

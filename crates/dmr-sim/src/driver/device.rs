@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 use super::{chapter, put};
 use crate::abi::*;
 use crate::fork::refuse_in_child;
+use crate::initialised::{initialised, refuse_before};
 use crate::registry;
 use crate::session::{Scope, driver_call};
 
@@ -33,13 +34,24 @@ chapter![
 /// CUDA 13.0.
 const VERSION: c_int = 13_000;
 
-extern "C" fn cuInit(_flags: c_uint) -> Code {
-    device_count()
-        .map_or_else(|code| code, |count| if count == 0 { ERROR_NO_DEVICE } else { SUCCESS })
+extern "C" fn cuInit(flags: c_uint) -> Code {
+    let initialise = || {
+        refuse_in_child()?;
+        if flags != 0 {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        if registry::device_count() == 0 {
+            return Err(ERROR_NO_DEVICE);
+        }
+        initialised();
+        Ok(())
+    };
+    initialise().err().unwrap_or(SUCCESS)
 }
 
 fn device_count() -> Outcome<c_int> {
     refuse_in_child()?;
+    refuse_before()?;
     Ok(registry::device_count() as c_int)
 }
 

@@ -38,7 +38,6 @@ unsafe extern "C" fn cuEventCreate(event: *mut Handle, flags: c_uint) -> Code {
         let context = session.context()?;
         let index = session.next_event;
         session.next_event += 1;
-        let timed = flags & EVENT_DISABLE_TIMING == 0;
         session.events.insert(index, Event { context, timed, recorded: None, captured: None });
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(event, session.handle(Kind::Event, index)) }
