@@ -31,6 +31,7 @@ pages! {
     DmrSim: "../../dmr-sim/README.md",
     Async: "../../../docs/src/guide/async.md",
     Benchmarks: "../../../docs/src/guide/benchmarks.md",
+    Clients: "../../../docs/src/guide/clients.md",
     ComingFrom: "../../../docs/src/guide/coming-from.md",
     Cudarc: "../../../docs/src/guide/cudarc.md",
     Debugging: "../../../docs/src/guide/debugging.md",
