@@ -1,4 +1,4 @@
-//! Whether the process must call `cuInit` first, as a program must that is booted on the simulator.
+//! The duty of a program that is booted on the simulator to call `cuInit` first.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

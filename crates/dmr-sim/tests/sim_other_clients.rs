@@ -1,4 +1,4 @@
-//! What programs in other languages rely on, and no function's manual says.
+//! Promises of the driver that programs in other languages rely on, and that no function's manual states.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;

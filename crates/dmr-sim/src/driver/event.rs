@@ -20,19 +20,17 @@ chapter![
     cuEventElapsedTime_v2,
 ];
 
-/// `CU_EVENT_INTERPROCESS`.
+/// `CU_EVENT_INTERPROCESS`, only with `CU_EVENT_DISABLE_TIMING`.
 const EVENT_INTERPROCESS: c_uint = 4;
-/// All values of `CUevent_flags`.
-const EVERY_EVENT_FLAG: c_uint = 7;
+/// All flags that an event can have; the third is `CU_EVENT_BLOCKING_SYNC`.
+const EVENT_FLAGS: c_uint = EVENT_INTERPROCESS | EVENT_DISABLE_TIMING | 1;
 
 unsafe extern "C" fn cuEventCreate(event: *mut Handle, flags: c_uint) -> Code {
     driver_call("cuEventCreate", Scope::Context, |session| {
         required(event)?;
-        // Events for other processes have no time.
-        let without_time = EVENT_DISABLE_TIMING | EVENT_INTERPROCESS;
-        if flags > EVERY_EVENT_FLAG
-            || flags & EVENT_INTERPROCESS != 0 && flags & without_time != without_time
-        {
+        let is_shared = flags & EVENT_INTERPROCESS != 0;
+        let timed = flags & EVENT_DISABLE_TIMING == 0;
+        if flags & !EVENT_FLAGS != 0 || is_shared && timed {
             return Err(ERROR_INVALID_VALUE);
         }
         let context = session.context()?;

@@ -1,5 +1,5 @@
 //! Gives random images to the simulated driver, and launches their kernels:
-//! `cargo run -p dmr-sim --example fuzz -- 1000000`, from number 0 on.
+//! `cargo run -p dmr-sim --example fuzz_driver -- 1000000`, from number 0 on.
 //!
 //! Half of the images are fat binaries of the fixtures with bytes changed; the others are programs of a few statements, as
 //! text or in a fat binary. The status is 1 if a call or a kernel panicked. Kernels print to the standard output.
