@@ -254,7 +254,9 @@ impl DeviceMemoryResource for AsyncCudaResource {
         let home = self.streams.enter(stream)?;
         let alloc_stream = home.id();
         home.refuse_capture()?;
-        let ptr = self.take(bytes, &home)?;
+        // A capture may have begun since.
+        let taken = self.take(bytes, &home);
+        let ptr = taken.or_else(|error| home.refuse_capture().and(Err(error)))?;
         let generation = Generation::next();
         let kept = self.accounts.allocated(alloc_stream, bytes as u64);
         let reserved = kept.map_or_else(|| self.uses().reserve(&self.owner, 0, alloc_stream), Ok);

@@ -28,6 +28,27 @@ fn refused<T>(result: ResourceResult<T>) -> bool {
 }
 
 #[test]
+fn an_allocation_during_which_another_thread_begins_a_capture_is_refused() {
+    let rig = Rig::simulated();
+    let resource = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
+    let (home, before) = (rig.stream(), resource.usage());
+    let hold = rig.universe().hold_nth("cuMemAllocFromPoolAsync", 1);
+    std::thread::scope(|threads| {
+        let allocation = threads.spawn(|| resource.allocate(1000, home.id(), AllocTag::UNTAGGED));
+        hold.wait_until_held();
+        begin(&home);
+        hold.release();
+        assert!(refused(allocation.join().unwrap()));
+    });
+    assert_eq!(resource.usage(), before);
+    end(&home);
+    let after = resource.allocate(1000, home.id(), AllocTag::UNTAGGED).unwrap();
+    resource.deallocate(after).unwrap();
+    drop((resource, home));
+    rig.assert_clean();
+}
+
+#[test]
 fn a_capturing_stream_refuses_everything_and_its_capture_stays_valid() {
     let rig = Rig::simulated();
     let resource = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();

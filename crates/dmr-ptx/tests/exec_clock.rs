@@ -36,6 +36,22 @@ fn a_sleep_takes_as_long_as_it_says_and_at_most_a_millisecond() {
     assert_eq!(time_of("nanosleep.u32 4000000000;"), 1_000_001);
 }
 
+#[test]
+fn a_thread_that_sleeps_in_a_loop_until_a_time_goes_on_then() {
+    let text = SPIN
+        .replace("mov.u64 %to, %globaltimer;", "nanosleep.u32 1000; mov.u64 %to, %globaltimer;");
+    let mut memory = Buffer::zeroed(1);
+    run(&text, 1, 1, &[BASE], &mut memory).unwrap();
+    assert!((20_000_000..20_200_000).contains(&memory.words()[0]), "{:?}", memory.words());
+}
+
+#[test]
+fn a_thread_may_sleep_five_thousand_times() {
+    let sleeps = "mov.u32 %r1, 0; again: nanosleep.u32 100; add.u32 %r1, %r1, 1;
+        setp.lt.u32 %p, %r1, 5000; @%p bra again;";
+    assert!(time_of(sleeps) > 500_000);
+}
+
 /// Spins for 20 ms.
 const SPIN: &str = "
     .visible .entry k(.param .u64 out) {

@@ -116,6 +116,11 @@ fn a_bulk_copy_to_shared_memory_is_waited_for_at_its_object() {
     assert_eq!(all, (100..164).rev().collect::<Vec<_>>());
     let fault = race(&format!("{INIT} {copy} {arrive} bar.sync 0; {OPPOSITE}"));
     assert!(fault.to_string().contains("asynchronous copy"), "{fault}");
+    // A wait for groups is none: what an object counts is in no group.
+    let groups = "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;";
+    race(&format!("{INIT} {copy} {groups} {arrive} bar.sync 0; {OPPOSITE}"));
+    let all = copied(&format!("{INIT} {copy} {groups} {arrive} {WAIT} {OPPOSITE}")).unwrap();
+    assert_eq!(all, (100..164).rev().collect::<Vec<_>>());
     // A wait for the phase before the copy's is none.
     let phase = "mbarrier.arrive.shared::cta.b64 _, [%r7];";
     race(&format!(

@@ -103,7 +103,7 @@ impl Global<'_, '_> {
         self.0.at_lanes(site, access.lane_bytes);
         if !part(self.0, access.address, 0..bytes) && lane > 0 && lane < bytes {
             for skipped in (0..bytes).step_by(lane) {
-                let at = access.address + skipped as u64;
+                let at = access.address.wrapping_add(skipped as u64);
                 part(self.0, at, skipped..(skipped + lane).min(bytes));
             }
         }

@@ -103,6 +103,9 @@ impl Default for Recording {
     }
 }
 
+/// The size of the largest vector that a lane loads or stores, in bytes.
+const LANE_BYTES: u32 = 32;
+
 impl Recording {
     /// The number of ranges of one launch that are checked.
     pub(crate) const MAX_RANGES: usize = 1 << 20;
@@ -113,8 +116,8 @@ impl Recording {
             return;
         }
         let (first, last) = (from / BLOCK, (to - 1) / BLOCK);
-        // Lanes are aligned: none of them crosses a border.
-        let is_one = lanes.is_none_or(|lanes| lanes.bytes == 0);
+        // The registers of a lane are aligned, so none crosses a border; a copy of a lane can.
+        let is_one = lanes.is_none_or(|lanes| lanes.bytes == 0 || lanes.bytes > LANE_BYTES);
         if first < last && is_one {
             self.straddled.insert(first + 1, last + 1);
         }

@@ -248,9 +248,9 @@ impl Universe {
     }
 
     /// Returns the findings about all work that was submitted, in the order of submission. Runs the launches whose
-    /// footprint is recorded ([`Footprint::recorded`], and kernels as PTX) and what they come after, and no other work.
-    /// A launch that waits for a word, or for a host callback, does not run: findings about it and about work that was
-    /// submitted later come when it has run.
+    /// footprint is recorded ([`Footprint::recorded`], and kernels as PTX) with what they come after; the
+    /// random policy may run other work, too. A launch that waits for a word does not run: findings about it and about
+    /// work that was submitted later come when it has run.
     #[must_use]
     pub fn reports(&self) -> Vec<Report> {
         let mut session = self.session();

@@ -215,7 +215,7 @@ impl Holdings {
                 3 => *random.pick(&self.handles),
                 _ => {
                     let place = "CSEPMFGY____X".find(kind).unwrap_or(0) as u64;
-                    let right = self.handles.iter().filter(|handle| **handle >> 56 == 0xC1 + place);
+                    let right = self.handles.iter().filter(|handle| **handle >> 56 == 0x41 + place);
                     let right: Vec<u64> = right.copied().collect();
                     if right.is_empty() { 0 } else { *random.pick(&right) }
                 }
@@ -289,7 +289,7 @@ impl Holdings {
 
     /// Keeps a value that a call has returned; replaces another one if there are many.
     fn keep(&mut self, value: u64) {
-        let held = if value >> 56 >= 0xC1 { &mut self.handles } else { &mut self.addresses };
+        let held = if value >> 56 >= 0x41 { &mut self.handles } else { &mut self.addresses };
         if held.len() < 80 {
             held.push(value);
         } else {

@@ -31,22 +31,23 @@ fn sim_a_launch_has_clusters_and_the_limits_of_its_kernel() {
     // SAFETY: as above.
     let mut config: sys::CUlaunchConfig = unsafe { std::mem::zeroed() };
     attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-    (config.gridDimX, config.gridDimY, config.gridDimZ) = (4, 1, 1);
+    (config.gridDimY, config.gridDimZ) = (1, 1);
     (config.blockDimX, config.blockDimY, config.blockDimZ) = (1, 1, 1);
     (config.hStream, config.attrs, config.numAttrs) = (stream, &mut attribute, 1);
-    let mut launch = |size, threads| {
+    let mut launch = |grid, size, threads| {
         // SAFETY: the attribute and the arguments are valid.
         unsafe {
             (*config.attrs).value.clusterDim.x = size;
             (*config.attrs).value.clusterDim.y = 1;
             (*config.attrs).value.clusterDim.z = 1;
-            config.blockDimX = threads;
+            (config.gridDimX, config.blockDimX) = (grid, threads);
             sys::cuLaunchKernelEx(&config, sizes, params.as_mut_ptr(), null_mut())
         }
     };
-    assert_eq!(launch(3, 1), CUresult::CUDA_ERROR_INVALID_CLUSTER_SIZE);
-    assert_eq!(launch(2, 65), CUresult::CUDA_ERROR_INVALID_VALUE);
-    assert_eq!(launch(2, 1), CUDA_SUCCESS);
+    assert_eq!(launch(4, 3, 1), CUresult::CUDA_ERROR_INVALID_CLUSTER_SIZE);
+    assert_eq!(launch(32, 32, 1), CUresult::CUDA_ERROR_INVALID_CLUSTER_SIZE);
+    assert_eq!(launch(4, 2, 65), CUresult::CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(launch(4, 2, 1), CUDA_SUCCESS);
     gpu::sync(stream).unwrap();
     assert_eq!(gpu::read(out, 16).unwrap(), 2_u32.to_le_bytes().repeat(4));
 }

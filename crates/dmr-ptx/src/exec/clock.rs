@@ -21,12 +21,19 @@ pub(super) struct Clock {
     read_at: u64,
     /// The time at which the reader began to poll.
     polls_since: u64,
+    /// The number of reads.
+    reads: u64,
 }
 
 impl Clock {
     /// Returns the time after this number of instructions, in nanoseconds.
     pub(super) fn now(&self, executed: u64) -> u64 {
         executed.wrapping_add(self.skipped)
+    }
+
+    /// Returns the number of times that threads have read the clock.
+    pub(super) fn reads(&self) -> u64 {
+        self.reads
     }
 
     /// Starts the slice of a warp, which has not polled yet.
@@ -42,6 +49,7 @@ impl Clock {
     /// Returns the time that the instruction `pc` reads. If it reads the clock in a loop, an eighth of the time since
     /// its first read passes before.
     pub(super) fn read(&mut self, pc: u32, executed: u64) -> u64 {
+        self.reads += 1;
         let polls = self.reader == Some(pc) && executed.wrapping_sub(self.read_at) <= LOOP;
         let now = self.now(executed);
         if polls {

@@ -141,7 +141,7 @@ impl Core<'_> {
         copy: &LaneCopy,
         mask: Mask,
     ) -> Result<(), Box<Stop>> {
-        let to = self.addresses(warp, fragment, &copy.to);
+        let to = self.addresses(warp, fragment, &copy.to).map(|address| self.own_address(address));
         let from = self.addresses(warp, fragment, &copy.from);
         let fetch =
             |value: Option<Value>| value.map(|value| *self.value(warp, fragment.base, value));

@@ -5,7 +5,7 @@ use crate::types::{Mask, WARP};
 
 use super::block::Common;
 use super::code::{ArithStep, Op, Reg, Value};
-use super::core::{Core, Flow, POLLS, Stop};
+use super::core::{Core, Flow, POLLS, RECENT, Stop};
 use super::fault::FaultKind;
 use super::program::Code;
 use super::registers::ZERO;
@@ -73,6 +73,8 @@ impl Core<'_> {
                 let durations = self.value(warp, base, *duration);
                 let longest = lanes_of(mask).map(|lane| durations[lane] & 0xffff_ffff).max();
                 self.clock.sleep(longest.unwrap_or(0));
+                // A warp that has read nothing since it began its slice waits for no store.
+                self.changed |= self.polls == 0 && self.recent == [0; RECENT];
                 self.polls += POLLS;
             }
             Op::Refused(index) => {

@@ -104,7 +104,10 @@ impl Copies {
         let Some(groups) = self.threads.get_mut(&thread) else { return Vec::new() };
         let Some(end) = groups.committed[kind as usize].checked_sub(but) else { return Vec::new() };
         let copies = &self.copies;
-        let is_kind = |index: u32| copies[index as usize].is_some_and(|copy| copy.kind == kind);
+        // Bulk copies that an object counts are in no group.
+        let is_in_group =
+            |copy: InFlight| copy.kind == kind && (kind == CopyKind::Lane || copy.phase.is_none());
+        let is_kind = |index: u32| copies[index as usize].is_some_and(is_in_group);
         let done = groups.copies.extract_if(.., |(index, group)| is_kind(*index) && *group < end);
         let done: Vec<u32> = done.map(|(index, _)| index).collect();
         done.into_iter().filter_map(|index| self.remove(index)).collect()

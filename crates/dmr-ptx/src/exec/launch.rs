@@ -17,6 +17,8 @@ use super::workspace::WithWorkspace;
 
 /// The rounds in which every resident thread polls and no store changes memory, after which a launch has failed.
 const IDLE_ROUNDS: u32 = 4096;
+/// The nanoseconds of such rounds after which it has failed although threads read the clock.
+const LONGEST_WAIT: u64 = 10_000_000_000;
 /// The rounds without a finished block after which one more becomes resident, in case it is waited for by plain loads.
 const PATIENCE: u32 = 256;
 /// The maximum number of threads of a block.
@@ -202,7 +204,9 @@ impl<'a> Launch<'a> {
             if self.shared_bytes == 0 { Some(self.kernel.shared_bytes) } else { size };
         let bytes = static_bytes.and_then(|bytes| bytes.checked_add(u64::from(self.shared_bytes)));
         match (bytes, size) {
-            (Some(bytes), Some(size)) if bytes <= u64::from(self.limits.shared_bytes) => {
+            (Some(bytes), Some(size))
+                if bytes <= u64::from(self.limits.shared_bytes).min(cluster::RANKED) =>
+            {
                 Ok(SharedSize { static_bytes: size, bytes: bytes as usize })
             }
             _ => invalid(format!(
@@ -233,6 +237,7 @@ impl<'a> Launch<'a> {
         let mut resident: Vec<Block> = Vec::new();
         let mut spare: Vec<Block> = Vec::new();
         let (mut next, mut idle, mut rounds) = (0, 0, 0);
+        let mut idle_since = (0, 0);
         loop {
             if resident.is_empty() {
                 if next == total {
@@ -274,8 +279,15 @@ impl<'a> Launch<'a> {
             } else if core.changed || !all_poll {
                 idle = 0;
             } else {
+                let (now, reads) = (core.clock.now(core.executed), core.clock.reads());
+                if idle == 0 {
+                    idle_since = (now, reads);
+                }
                 idle += 1;
-                if idle > IDLE_ROUNDS {
+                // Threads that read the clock may wait for a time.
+                let waited = now.wrapping_sub(idle_since.0);
+                let is_timed = reads != idle_since.1 && waited < LONGEST_WAIT;
+                if idle > IDLE_ROUNDS && !is_timed {
                     return Err(no_progress(&resident, total - next));
                 }
             }

@@ -73,11 +73,12 @@ impl Core<'_> {
     ) -> Result<(), Box<Stop>> {
         let strong = matches!(reach.kind, AccessKind::Volatile | AccessKind::Atomic(_));
         if strong {
-            let generic = run.address + window(reach.space);
+            let generic = run.address.wrapping_add(window(reach.space));
             for index in 0..run.count as u64 {
-                common
-                    .order
-                    .observe(warp.number as usize, generic + index * u64::from(reach.bytes));
+                common.order.observe(
+                    warp.number as usize,
+                    generic.wrapping_add(index * u64::from(reach.bytes)),
+                );
             }
         }
         match reach.space {
@@ -153,11 +154,12 @@ impl Core<'_> {
     ) -> Result<(), Box<Stop>> {
         let strong = matches!(reach.kind, AccessKind::Volatile | AccessKind::Atomic(_));
         if strong {
-            let generic = run.address + window(reach.space);
+            let generic = run.address.wrapping_add(window(reach.space));
             for index in 0..run.count as u64 {
-                common
-                    .order
-                    .publish(warp.number as usize, generic + index * u64::from(reach.bytes));
+                common.order.publish(
+                    warp.number as usize,
+                    generic.wrapping_add(index * u64::from(reach.bytes)),
+                );
             }
         }
         if reach.space != SpaceName::Local {

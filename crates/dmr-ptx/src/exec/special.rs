@@ -47,7 +47,9 @@ impl Launch<'_> {
                 S::Laneid => lane as u32,
                 S::Warpid => warp as u32,
                 S::Nwarpid => (volume(self.block) as usize).div_ceil(WARP) as u32,
-                S::Smid => (index[0] + index[1] * self.grid[0]) % MULTIPROCESSORS,
+                S::Smid => {
+                    index[0].wrapping_add(index[1].wrapping_mul(self.grid[0])) % MULTIPROCESSORS
+                }
                 S::Nsmid => MULTIPROCESSORS,
                 S::Gridid => 1,
                 S::Envreg(1) if self.is_cooperative => (WORKSPACE >> 32) as u32,

@@ -110,8 +110,12 @@ impl Core<'_> {
         let (reach, run) = access(space, offset, bytes.len(), lane);
         self.read_run(common, warp, &reach, run, &mut bytes)?;
         let map = TensorMap::from_bytes(&bytes);
-        map.filter(|map| map.dimensions.len() == copy.rank).ok_or_else(|| {
-            let message = format!("no map of a tensor of {} dimensions is there", copy.rank);
+        let room = common.shared.len() as u64;
+        let fits = |map: &TensorMap| map.dimensions.len() == copy.rank && map.box_bytes() <= room;
+        map.filter(fits).ok_or_else(|| {
+            let rank = copy.rank;
+            let message =
+                format!("no map of a tensor of {rank} dimensions is there with a box of {room} bytes at most");
             Stop::new(FaultKind::Invalid(message), lane)
         })
     }
@@ -135,7 +139,7 @@ impl Core<'_> {
         for row in rows {
             let all = &mut bytes[row.offset as usize..(row.offset + row.bytes) as usize];
             for (index, part) in all.chunks_mut(RUN_BYTES).enumerate() {
-                let at = row.address + (index * RUN_BYTES) as u64;
+                let at = row.address.wrapping_add((index * RUN_BYTES) as u64);
                 let (reach, run) = access(SpaceName::Global, at, part.len(), lane);
                 self.read_run(common, warp, &reach, run, part)?;
             }
@@ -176,7 +180,7 @@ impl Core<'_> {
                 continue;
             }
             for (index, part) in all.chunks(RUN_BYTES).enumerate() {
-                let at = row.address + (index * RUN_BYTES) as u64;
+                let at = row.address.wrapping_add((index * RUN_BYTES) as u64);
                 let (reach, run) = access(SpaceName::Global, at, part.len(), lane);
                 self.write_run(common, warp, &reach, run, part)?;
             }
@@ -212,7 +216,7 @@ impl Core<'_> {
                 let (reach, run) = access(SpaceName::Shared, address + at, part.len(), lane);
                 self.read_run(common, warp, &reach, run, part)?;
                 let operation = (copy.change, usize::from(copy.element));
-                self.reduce(common, warp, (to[lane] + at, lane), operation, part)?;
+                self.reduce(common, warp, (to[lane].wrapping_add(at), lane), operation, part)?;
             }
             let part = Part { address, bytes: size, is_source: true };
             self.start_copy(common, warp, (CopyKind::Bulk, lane), part, None);
@@ -231,8 +235,12 @@ impl Core<'_> {
     ) -> Result<(), Box<Stop>> {
         let ((address, lane), (change, element)) = (to, operation);
         for (index, part) in bytes.chunks_exact(element).enumerate() {
-            let (mut reach, run) =
-                access(SpaceName::Global, address + (index * element) as u64, element, lane);
+            let (mut reach, run) = access(
+                SpaceName::Global,
+                address.wrapping_add((index * element) as u64),
+                element,
+                lane,
+            );
             reach.kind = AccessKind::Atomic(Scope::Gpu);
             let global = self.global_access(common, warp, &reach, run, element);
             self.touch_global(common, warp, &reach, run, (Touching::StrongWrite, &[]))?;
@@ -292,7 +300,7 @@ fn rows(map: &TensorMap, start: &[i64]) -> Vec<Row> {
                 (address.wrapping_add(at * element), (number * inner.copied() + index) * element);
             match rows.last_mut() {
                 Some(Row { address: first, offset: from, bytes })
-                    if *first + *bytes == address && *from + *bytes == offset =>
+                    if first.wrapping_add(*bytes) == address && *from + *bytes == offset =>
                 {
                     *bytes += element;
                 }

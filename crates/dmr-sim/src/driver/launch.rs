@@ -65,13 +65,7 @@ impl LaunchConfig {
                 2 => found.is_cooperative = attribute.value[0] != 0,
                 4 => {
                     let [x, y, z, ..] = attribute.value;
-                    let sizes = [x, y, z];
-                    let fits = |(size, grid): (u32, u32)| size > 0 && grid % size == 0;
-                    let blocks = sizes.iter().try_fold(1u32, |all, &size| all.checked_mul(size));
-                    if !sizes.into_iter().zip(self.grid).all(fits) || blocks.is_none() {
-                        return Err(ERROR_INVALID_CLUSTER_SIZE);
-                    }
-                    found.cluster = Some(sizes);
+                    found.cluster = Some([x, y, z]);
                 }
                 // Programmatic serialisation and events; a kernel node that the device updates.
                 6 | 7 | 12 | 13 if attribute.value.iter().any(|&word| word != 0) => {
@@ -357,6 +351,9 @@ impl KernelParams {
     }
 }
 
+/// The maximum number of blocks of a cluster, on devices with clusters of more than the portable 8.
+const MAX_CLUSTER_BLOCKS: u32 = 16;
+
 /// Refuses a launch that no device can hold.
 fn check(session: &Session<'_>, function: u32, shape: Shape) -> Outcome {
     let Shape { grid, block, shared_bytes, is_cooperative, cluster } = shape;
@@ -372,6 +369,13 @@ fn check(session: &Session<'_>, function: u32, shape: Shape) -> Outcome {
     }
     if kernel.required_cluster.is_some_and(|sizes| cluster.is_some_and(|given| given != sizes)) {
         return Err(ERROR_INVALID_CLUSTER_SIZE);
+    }
+    if let Some(sizes) = cluster.or(kernel.required_cluster) {
+        let blocks = sizes.iter().try_fold(1u32, |all, &size| all.checked_mul(size));
+        let is_whole = sizes.iter().zip(grid).all(|(&size, grid)| size > 0 && grid % size == 0);
+        if !is_whole || blocks.is_none_or(|blocks| blocks > MAX_CLUSTER_BLOCKS) {
+            return Err(ERROR_INVALID_CLUSTER_SIZE);
+        }
     }
     let allowed = session.function_attribute(function, MAX_DYNAMIC_SHARED_BYTES)?;
     let fits = block[2] <= 64 && grid[0] <= 0x7fff_ffff && grid[1].max(grid[2]) <= 0xffff;
