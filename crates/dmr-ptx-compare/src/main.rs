@@ -78,7 +78,7 @@ enum Command {
     Record {
         /// The results of the GPU
         gpu: PathBuf,
-        /// The results of the simulator. A kernel of which results differ is left out, or, with `--ulp`, has values
+        /// The results of the simulator. A kernel with results that differ is left out, or, with `--ulp`, has values
         simulator: PathBuf,
         /// The text
         #[arg(long)]

@@ -68,7 +68,7 @@ fn first_values(kernel: &str, outputs: &[&[Vec<u8>]], seed: u64) -> Vec<u64> {
     }
 }
 
-/// Returns the text of results: `approximate` has the kernels of which values are kept, and their bounds.
+/// Returns the text of results: `approximate` has the kernels whose values are kept, and their bounds.
 #[must_use]
 pub fn write(records: &[Record], seed: u64, approximate: &BTreeMap<String, u64>) -> String {
     let mut text = String::new();

@@ -16,13 +16,13 @@ pub struct Difference {
     pub differing: usize,
     /// The elements that are NaNs with other bits.
     pub payloads: usize,
-    /// The elements of which exactly one is a NaN.
+    /// The elements that are a NaN in one of the two results.
     pub nan: usize,
     /// The largest distance in units of the last place, of elements that are no NaNs.
     pub ulp: u64,
     /// The largest difference in units of the last place of the largest of both values and 1.
     pub scaled: u64,
-    /// The elements of which exactly one is infinite.
+    /// The elements that are infinite in one of the two results.
     pub infinite: usize,
     /// The elements that are farther apart than the order of additions explains, where bounds are known.
     pub out_of_bounds: usize,

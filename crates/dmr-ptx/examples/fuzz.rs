@@ -20,7 +20,7 @@ use dmr_ptx::{Program, syntax};
 struct Counts {
     /// Texts that are PTX.
     loaded: u64,
-    /// Programs of which a kernel ran.
+    /// Programs that ran a kernel.
     ran: u64,
     panics: u64,
     slowest: Duration,

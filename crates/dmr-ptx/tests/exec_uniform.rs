@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use exec_memory::{BASE, Buffer, run};
 
-/// The registers of a program, all of which it stores at its end.
+/// The registers of a program, which stores them all at its end.
 const REGISTERS: u32 = 8;
 const PREDICATES: u32 = 4;
 /// The threads of two blocks with a warp in part.

@@ -179,7 +179,7 @@ impl Linker {
         Self { logs, texts: Vec::new(), image: None }
     }
 
-    /// Adds texts, each of which is PTX.
+    /// Adds texts of PTX.
     pub(crate) fn add(&mut self, texts: Vec<String>) -> Result<(), Refused> {
         if self.image.is_some() {
             return Err(Refused::new(ERROR_INVALID_VALUE, "the image is complete"));
