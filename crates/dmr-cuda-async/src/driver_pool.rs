@@ -3,9 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use cudarc::driver::result::{self, DriverError, mem_pool};
-use cudarc::driver::sys::{
-    self, CUmemPool_attribute as Attribute, CUresult, CUstreamCaptureStatus,
-};
+use cudarc::driver::sys::{self, CUmemPool_attribute as Attribute};
 use dmr_core::ResourceResult;
 use dmr_streams::{Device, StreamGuard};
 
@@ -79,18 +77,7 @@ impl DriverPool {
             // SAFETY: the pool is alive, and the stream while there is a guard.
             unsafe { sys::cuMemAllocFromPoolAsync(&mut ptr, bytes, self.handle, stream) }
                 .result()?;
-            // Another thread may have begun a capture of the stream: then the memory is of its graph, and so is its
-            // free. The driver refuses to free there what was allocated before the capture.
-            // SAFETY: the stream is alive while there is a guard.
-            let status = unsafe { result::stream::is_capturing(stream) };
-            if status == Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) {
-                return Ok(ptr);
-            }
-            // SAFETY: just allocated on this stream, and used by no work.
-            match unsafe { result::free_async(ptr, stream) } {
-                Err(DriverError(CUresult::CUDA_ERROR_INVALID_VALUE)) => Ok(ptr),
-                _ => Err(DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)),
-            }
+            Ok(ptr)
         })
     }
 

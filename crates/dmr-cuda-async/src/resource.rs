@@ -189,6 +189,25 @@ impl AsyncCudaResource {
         })
     }
 
+    /// Frees memory that was just allocated on a stream of which the state was refused: if it captures a graph, the
+    /// memory is of that graph. Returns the refusal, or nothing if the memory can be used.
+    fn free_unused(
+        &self,
+        ptr: u64,
+        stream: &StreamGuard<'_>,
+        refusal: ResourceError,
+    ) -> ResourceResult<()> {
+        const INVALID_VALUE: i32 = CUresult::CUDA_ERROR_INVALID_VALUE as i32;
+        // SAFETY: just allocated on this stream, and used by no work.
+        match (unsafe { self.pool.free(ptr, stream) }, &refusal) {
+            // The memory is older than the capture: the driver frees only memory of the graph in it.
+            (Err(ResourceError::Driver { code: INVALID_VALUE, .. }), _)
+            // No capture is known of, and the memory would be lost.
+            | (Err(_), ResourceError::Driver { .. }) => Ok(()),
+            _ => Err(refusal),
+        }
+    }
+
     /// Waits for the frees that are queued: only then does the driver's pool have their memory. Returns
     /// whether it has waited for any.
     fn wait_for_frees(&self) -> bool {
@@ -257,6 +276,7 @@ impl DeviceMemoryResource for AsyncCudaResource {
         // A capture may have begun since.
         let taken = self.take(bytes, &home);
         let ptr = taken.or_else(|error| home.refuse_capture().and(Err(error)))?;
+        home.refuse_capture().or_else(|refusal| self.free_unused(ptr, &home, refusal))?;
         let generation = Generation::next();
         let kept = self.accounts.allocated(alloc_stream, bytes as u64);
         let reserved = kept.map_or_else(|| self.uses().reserve(&self.owner, 0, alloc_stream), Ok);

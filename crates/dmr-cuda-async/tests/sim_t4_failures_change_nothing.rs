@@ -47,6 +47,33 @@ fn a_failed_allocation_changes_nothing() {
 }
 
 #[test]
+fn an_allocation_after_which_the_capture_status_cannot_be_read_changes_nothing()
+{
+    let rig = Rig::simulated();
+    let resource = resource(&rig);
+    let stream = rig.stream();
+    let before = resource.usage();
+    // Before the allocation, and after it.
+    for nth in [1, 2] {
+        rig.universe().fail_nth("cuStreamIsCapturing", nth, UNKNOWN);
+        let error = resource.allocate(64, stream.id(), AllocTag::UNTAGGED).unwrap_err();
+        let named = matches!(
+            error,
+            ResourceError::Driver { call: "cuStreamIsCapturing", code: UNKNOWN, .. }
+        );
+        assert!(named, "{nth}: {error}");
+        assert_eq!(resource.usage(), before);
+    }
+    // The free of what was allocated fails too: the memory is not lost.
+    rig.universe().fail_nth("cuStreamIsCapturing", 2, UNKNOWN);
+    rig.universe().fail_nth("cuMemFreeAsync", 1, UNKNOWN);
+    let block = resource.allocate(64, stream.id(), AllocTag::UNTAGGED).unwrap();
+    resource.deallocate(block).unwrap();
+    drop((resource, stream));
+    rig.assert_clean();
+}
+
+#[test]
 fn a_failed_free_returns_the_block_unchanged() {
     let rig = Rig::simulated();
     let resource = resource(&rig);
