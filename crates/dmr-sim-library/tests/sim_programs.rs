@@ -18,12 +18,26 @@ fn source(name: &str) -> PathBuf {
     Path::new("tests/programs").join(name) // cargo runs tests in the crate's folder
 }
 
+/// Compiles a program in C, and returns the command that runs it with an argument.
+fn compiled(name: &str, folder: &Path, argument: Option<&str>) -> Command {
+    let program = folder.join(name);
+    if !program.exists() {
+        let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+        let mut compile = Command::new(compiler);
+        compile.arg("-o").arg(&program).arg(source(name).with_extension("c"));
+        assert!(compile.args(["-ldl", "-pthread"]).status().unwrap().success());
+    }
+    let mut command = Command::new(program);
+    command.args(argument);
+    command
+}
+
 /// Runs a program on the library, without a variable that configures it.
-fn run(mut command: Command, folder: &Path, in_order: bool) -> Output {
+fn run(mut command: Command, folder: &Path) -> Output {
     for name in ["DEVICES", "CAPACITY", "SEED", "POLICY", "BACKTRACE", "CHECKS", "INSTRUCTIONS"] {
         command.env_remove(format!("DMR_SIM_{name}"));
     }
-    command.args(in_order.then_some("in-order")).env("LD_LIBRARY_PATH", folder).output().unwrap()
+    command.env("LD_LIBRARY_PATH", folder).output().unwrap()
 }
 
 #[track_caller]
@@ -45,25 +59,30 @@ fn is_right(output: &Output) {
 #[test]
 fn a_program_in_c_runs_and_its_race_is_reported() {
     let folder = library_folder();
-    let program = folder.path().join("two_streams");
-    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let mut compile = Command::new(compiler);
-    compile.arg("-o").arg(&program).arg(source("two_streams.c")).arg("-ldl");
-    assert!(compile.status().unwrap().success());
-    has_a_race(&run(Command::new(&program), folder.path(), false));
-    is_right(&run(Command::new(&program), folder.path(), true));
+    let program = |argument| compiled("two_streams", folder.path(), argument);
+    has_a_race(&run(program(None), folder.path()));
+    is_right(&run(program(Some("in-order")), folder.path()));
+}
+
+#[test]
+fn the_null_stream_of_a_program_compiled_for_per_thread_default_streams_is_the_threads_own() {
+    let folder = library_folder();
+    let program = |argument| compiled("default_streams", folder.path(), argument);
+    has_a_race(&run(program(None), folder.path()));
+    is_right(&run(program(Some("in-order")), folder.path()));
+    is_right(&run(program(Some("legacy")), folder.path()));
 }
 
 #[test]
 fn a_program_in_python_runs_and_its_race_is_reported() {
     let folder = library_folder();
-    let python = || {
+    let python = |argument: Option<&str>| {
         let mut command = Command::new("python3");
-        command.arg(source("two_streams.py"));
+        command.arg(source("two_streams.py")).args(argument);
         command
     };
-    has_a_race(&run(python(), folder.path(), false));
-    is_right(&run(python(), folder.path(), true));
+    has_a_race(&run(python(None), folder.path()));
+    is_right(&run(python(Some("in-order")), folder.path()));
 }
 
 #[test]
@@ -75,6 +94,6 @@ print('read', [call() for call in calls], cuda.cuInit(1), cuda.cuInit(0), [call(
     let folder = library_folder();
     let mut python = Command::new("python3");
     python.args(["-c", PROGRAM]);
-    let output = run(python, folder.path(), false);
+    let output = run(python, folder.path());
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), "read [3, 3] 1 0 [0, 0]");
 }

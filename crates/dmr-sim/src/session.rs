@@ -23,6 +23,7 @@ thread_local! {
     static CURRENT_CONTEXT: Cell<Handle> = const { Cell::new(0) };
     static CONTEXTS_BELOW: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
     static INSIDE: Cell<bool> = const { Cell::new(false) };
+    static PER_THREAD_DEFAULT: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Returns whether the calling thread is inside a call of the simulated driver.
@@ -47,6 +48,22 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         INSIDE.set(false);
+    }
+}
+
+/// Makes the null stream mean the calling thread's own one, instead of the legacy stream, until it is dropped.
+pub(crate) struct PerThreadDefault;
+
+impl PerThreadDefault {
+    pub(crate) fn enter() -> Self {
+        PER_THREAD_DEFAULT.set(true);
+        Self
+    }
+}
+
+impl Drop for PerThreadDefault {
+    fn drop(&mut self) {
+        PER_THREAD_DEFAULT.set(false);
     }
 }
 
@@ -282,6 +299,7 @@ impl Session<'_> {
     /// Returns the stream of a handle, or the sticky error of its device.
     pub(crate) fn stream(&mut self, handle: Handle) -> Outcome<u32> {
         let stream = match handle {
+            0 if PER_THREAD_DEFAULT.get() => self.per_thread_stream()?,
             0 | STREAM_LEGACY => self.contexts[self.context()? as usize].legacy,
             STREAM_PER_THREAD => self.per_thread_stream()?,
             handle => self.index_of(Kind::Stream, handle)?,

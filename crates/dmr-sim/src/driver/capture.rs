@@ -70,7 +70,7 @@ pub(super) extern "C" fn cuStreamBeginCapture_v2(stream: Handle, mode: c_int) ->
     })
 }
 
-unsafe extern "C" fn cuStreamEndCapture(stream: Handle, graph: *mut Handle) -> Code {
+pub(super) unsafe extern "C" fn cuStreamEndCapture(stream: Handle, graph: *mut Handle) -> Code {
     driver_call("cuStreamEndCapture", Scope::Stream(stream), |session| {
         required(graph)?;
         let index = session.stream(stream)?;
@@ -114,7 +114,7 @@ fn capture_of(session: &mut Session<'_>, stream: Handle) -> Outcome<(c_int, c_ul
     })
 }
 
-unsafe extern "C" fn cuStreamGetCaptureInfo(
+pub(super) unsafe extern "C" fn cuStreamGetCaptureInfo(
     stream: Handle,
     status: *mut c_int,
     id: *mut c_ulonglong,
@@ -129,7 +129,7 @@ unsafe extern "C" fn cuStreamGetCaptureInfo(
     })
 }
 
-unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
+pub(super) unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
     stream: Handle,
     status: *mut c_int,
     id: *mut c_ulonglong,
@@ -142,7 +142,7 @@ unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
 }
 
 /// Writes no data of edges: all are whole.
-unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
+pub(super) unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
     stream: Handle,
     status: *mut c_int,
     id: *mut c_ulonglong,
@@ -208,7 +208,7 @@ fn tail_of(session: &mut Session<'_>, capture: u32, stream: u32) -> Tail {
     Tail { graph, nodes: known.as_ptr(), count: known.len() }
 }
 
-unsafe extern "C" fn cuStreamUpdateCaptureDependencies(
+pub(super) unsafe extern "C" fn cuStreamUpdateCaptureDependencies(
     stream: Handle,
     nodes: *const Handle,
     count: usize,
@@ -219,7 +219,7 @@ unsafe extern "C" fn cuStreamUpdateCaptureDependencies(
 }
 
 /// Edges with data, which say that a node need not wait for all of another, order as whole edges do.
-unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2(
+pub(super) unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2(
     stream: Handle,
     nodes: *const Handle,
     _data: *const c_void,
@@ -269,7 +269,7 @@ unsafe fn update(
     })
 }
 
-unsafe extern "C" fn cuStreamIsCapturing(stream: Handle, status: *mut c_int) -> Code {
+pub(super) unsafe extern "C" fn cuStreamIsCapturing(stream: Handle, status: *mut c_int) -> Code {
     driver_call("cuStreamIsCapturing", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
         let value = match session.streams[index as usize].capture {

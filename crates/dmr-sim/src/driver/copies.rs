@@ -130,12 +130,12 @@ pub(super) fn copy_work(
     Ok(Some(CopyWork { to, from, to_host, from_host, by_address }))
 }
 
-unsafe extern "C" fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: u64, len: usize) -> Code {
+pub(super) unsafe extern "C" fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: u64, len: usize) -> Code {
     // SAFETY: the driver's contract is that of `memcpy`; so for all copies here.
     unsafe { memcpy("cuMemcpyHtoD_v2", 0, to, from, len, Pageable::Source, true) }
 }
 
-unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
+pub(super) unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     to: CUdeviceptr,
     from: u64,
     len: usize,
@@ -145,12 +145,12 @@ unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     unsafe { memcpy("cuMemcpyHtoDAsync_v2", stream, to, from, len, Pageable::Source, false) }
 }
 
-unsafe extern "C" fn cuMemcpyDtoH_v2(to: u64, from: CUdeviceptr, len: usize) -> Code {
+pub(super) unsafe extern "C" fn cuMemcpyDtoH_v2(to: u64, from: CUdeviceptr, len: usize) -> Code {
     // SAFETY: as above.
     unsafe { memcpy("cuMemcpyDtoH_v2", 0, to, from, len, Pageable::Target, true) }
 }
 
-unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
+pub(super) unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     to: u64,
     from: CUdeviceptr,
     len: usize,
@@ -165,12 +165,16 @@ const BY_ADDRESS: Pageable = Pageable::Neither { by_address: true };
 /// Between two addresses of a call that names their contexts.
 const BY_CONTEXT: Pageable = Pageable::Neither { by_address: false };
 
-unsafe extern "C" fn cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, len: usize) -> Code {
+pub(super) unsafe extern "C" fn cuMemcpyDtoD_v2(
+    to: CUdeviceptr,
+    from: CUdeviceptr,
+    len: usize,
+) -> Code {
     // SAFETY: as above.
     unsafe { memcpy("cuMemcpyDtoD_v2", 0, to, from, len, BY_ADDRESS, true) }
 }
 
-unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
+pub(super) unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
     to: CUdeviceptr,
     from: CUdeviceptr,
     len: usize,
@@ -180,17 +184,22 @@ unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
     unsafe { memcpy("cuMemcpyDtoDAsync_v2", stream, to, from, len, BY_ADDRESS, false) }
 }
 
-unsafe extern "C" fn cuMemcpy(to: u64, from: u64, len: usize) -> Code {
+pub(super) unsafe extern "C" fn cuMemcpy(to: u64, from: u64, len: usize) -> Code {
     // SAFETY: as above.
     unsafe { memcpy("cuMemcpy", 0, to, from, len, Pageable::Either, true) }
 }
 
-unsafe extern "C" fn cuMemcpyAsync(to: u64, from: u64, len: usize, stream: Handle) -> Code {
+pub(super) unsafe extern "C" fn cuMemcpyAsync(
+    to: u64,
+    from: u64,
+    len: usize,
+    stream: Handle,
+) -> Code {
     // SAFETY: as above.
     unsafe { memcpy("cuMemcpyAsync", stream, to, from, len, Pageable::Either, false) }
 }
 
-unsafe extern "C" fn cuMemcpyPeer(
+pub(super) unsafe extern "C" fn cuMemcpyPeer(
     to: CUdeviceptr,
     _to_context: Handle,
     from: CUdeviceptr,
@@ -201,7 +210,7 @@ unsafe extern "C" fn cuMemcpyPeer(
     unsafe { memcpy("cuMemcpyPeer", 0, to, from, len, BY_CONTEXT, true) }
 }
 
-unsafe extern "C" fn cuMemcpyPeerAsync(
+pub(super) unsafe extern "C" fn cuMemcpyPeerAsync(
     to: CUdeviceptr,
     _to_context: Handle,
     from: CUdeviceptr,

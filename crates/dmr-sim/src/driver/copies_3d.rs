@@ -34,7 +34,7 @@ struct Side2D {
 /// `CUDA_MEMCPY2D`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Copy2D {
+pub(super) struct Copy2D {
     from: Side2D,
     to: Side2D,
     width: usize,
@@ -206,37 +206,46 @@ unsafe fn copy<T: Copy + Into<Copy3D>>(
     })
 }
 
-unsafe extern "C" fn cuMemcpy2D_v2(description: *const Copy2D) -> Code {
+pub(super) unsafe extern "C" fn cuMemcpy2D_v2(description: *const Copy2D) -> Code {
     // SAFETY: the driver's contract is that of `copy`; so for all copies here.
     unsafe { copy("cuMemcpy2D_v2", 0, description, true) }
 }
 
-unsafe extern "C" fn cuMemcpy2DUnaligned_v2(description: *const Copy2D) -> Code {
+pub(super) unsafe extern "C" fn cuMemcpy2DUnaligned_v2(description: *const Copy2D) -> Code {
     // SAFETY: as above.
     unsafe { copy("cuMemcpy2DUnaligned_v2", 0, description, true) }
 }
 
-unsafe extern "C" fn cuMemcpy2DAsync_v2(description: *const Copy2D, stream: Handle) -> Code {
+pub(super) unsafe extern "C" fn cuMemcpy2DAsync_v2(
+    description: *const Copy2D,
+    stream: Handle,
+) -> Code {
     // SAFETY: as above.
     unsafe { copy("cuMemcpy2DAsync_v2", stream, description, false) }
 }
 
-unsafe extern "C" fn cuMemcpy3D_v2(description: *const Copy3D) -> Code {
+pub(super) unsafe extern "C" fn cuMemcpy3D_v2(description: *const Copy3D) -> Code {
     // SAFETY: as above.
     unsafe { copy("cuMemcpy3D_v2", 0, description, true) }
 }
 
-unsafe extern "C" fn cuMemcpy3DAsync_v2(description: *const Copy3D, stream: Handle) -> Code {
+pub(super) unsafe extern "C" fn cuMemcpy3DAsync_v2(
+    description: *const Copy3D,
+    stream: Handle,
+) -> Code {
     // SAFETY: as above.
     unsafe { copy("cuMemcpy3DAsync_v2", stream, description, false) }
 }
 
-unsafe extern "C" fn cuMemcpy3DPeer(description: *const Copy3D) -> Code {
+pub(super) unsafe extern "C" fn cuMemcpy3DPeer(description: *const Copy3D) -> Code {
     // SAFETY: as above.
     unsafe { copy("cuMemcpy3DPeer", 0, description, true) }
 }
 
-unsafe extern "C" fn cuMemcpy3DPeerAsync(description: *const Copy3D, stream: Handle) -> Code {
+pub(super) unsafe extern "C" fn cuMemcpy3DPeerAsync(
+    description: *const Copy3D,
+    stream: Handle,
+) -> Code {
     // SAFETY: as above.
     unsafe { copy("cuMemcpy3DPeerAsync", stream, description, false) }
 }

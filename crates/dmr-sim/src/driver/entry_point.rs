@@ -50,10 +50,15 @@ const SINCE: &[(&str, c_int)] = &[
     ("cuStreamWriteValue64_v2", 12_000),
 ];
 
-/// Returns the symbol that a name stands for in a version of CUDA.
-fn resolve(name: &str, version: c_int) -> Option<u64> {
+/// Returns the symbol that a name stands for in a version of CUDA; with `per_thread` the one for which the null stream
+/// means the thread's own, if the function has a stream.
+fn resolve(name: &str, version: c_int, per_thread: bool) -> Option<u64> {
     let symbols = symbols();
-    let find = |wanted: &str| symbols.iter().find(|(name, _)| *name == wanted).map(|(_, at)| *at);
+    let exact = |wanted: &str| symbols.iter().find(|(name, _)| *name == wanted).map(|(_, at)| *at);
+    let find = |wanted: &str| {
+        let suffixes = if per_thread { &["_ptsz", "_ptds", ""][..] } else { &[""] };
+        suffixes.iter().find_map(|suffix| exact(&format!("{wanted}{suffix}")))
+    };
     let since = |name: &str| SINCE.iter().find(|(known, _)| *known == name).map_or(0, |(_, v)| *v);
     let suffixed = ["_v4", "_v3", "_v2"].map(|suffix| format!("{name}{suffix}"));
     let mut candidates: Vec<&str> = suffixed.iter().map(String::as_str).collect();
@@ -91,12 +96,9 @@ unsafe extern "C" fn cuGetProcAddress_v2(
     if name.is_null() || function.is_null() {
         return ERROR_INVALID_VALUE;
     }
-    if flags & PER_THREAD_DEFAULT_STREAM != 0 {
-        return ERROR_NOT_SUPPORTED;
-    }
     // SAFETY: not null, so by the driver's contract a C string.
     let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap_or_default();
-    let found = resolve(name, version);
+    let found = resolve(name, version, flags & PER_THREAD_DEFAULT_STREAM != 0);
     // SAFETY: the caller's pointers are null or writable.
     unsafe {
         let _ = put(function, found.unwrap_or(0) as usize as *mut c_void);
@@ -133,9 +135,19 @@ mod tests {
             ("cuGraphInstantiate", 12_000, "cuGraphInstantiateWithFlags"),
         ] {
             assert!(address(symbol).is_some(), "{symbol}");
-            assert_eq!(resolve(name, version), address(symbol), "{name} of {version}");
+            assert_eq!(resolve(name, version, false), address(symbol), "{name} of {version}");
         }
-        assert_eq!(resolve("cuNothing", 13_000), None);
+        for (name, version, symbol) in [
+            ("cuInit", 11_030, "cuInit"),
+            ("cuLaunchKernel", 12_000, "cuLaunchKernel_ptsz"),
+            ("cuMemcpyHtoD", 12_000, "cuMemcpyHtoD_v2_ptds"),
+            ("cuStreamWaitValue32", 11_080, "cuStreamWaitValue32_ptsz"),
+            ("cuStreamWaitValue32", 12_000, "cuStreamWaitValue32_v2_ptsz"),
+        ] {
+            assert!(address(symbol).is_some(), "{symbol}");
+            assert_eq!(resolve(name, version, true), address(symbol), "{name} of {version}");
+        }
+        assert_eq!(resolve("cuNothing", 13_000, true), None);
     }
 
     #[test]

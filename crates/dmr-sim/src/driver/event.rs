@@ -50,11 +50,15 @@ pub(super) extern "C" fn cuEventDestroy_v2(event: Handle) -> Code {
     })
 }
 
-extern "C" fn cuEventRecord(event: Handle, stream: Handle) -> Code {
+pub(super) extern "C" fn cuEventRecord(event: Handle, stream: Handle) -> Code {
     record("cuEventRecord", event, stream, 0)
 }
 
-extern "C" fn cuEventRecordWithFlags(event: Handle, stream: Handle, flags: c_uint) -> Code {
+pub(super) extern "C" fn cuEventRecordWithFlags(
+    event: Handle,
+    stream: Handle,
+    flags: c_uint,
+) -> Code {
     record("cuEventRecordWithFlags", event, stream, flags)
 }
 

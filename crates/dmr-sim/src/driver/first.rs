@@ -49,7 +49,7 @@ extern "C" fn cuStreamDestroy(stream: Handle) -> Code {
 }
 
 /// Begins a capture in `CU_STREAM_CAPTURE_MODE_GLOBAL`, the only mode that this version has.
-extern "C" fn cuStreamBeginCapture(stream: Handle) -> Code {
+pub(super) extern "C" fn cuStreamBeginCapture(stream: Handle) -> Code {
     const GLOBAL: c_int = 0;
     cuStreamBeginCapture_v2(stream, GLOBAL)
 }

@@ -88,14 +88,14 @@ unsafe extern "C" fn cuGraphExecGetFlags(executable: Handle, flags: *mut c_ulong
 /// `CUDA_GRAPH_INSTANTIATE_PARAMS`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct InstantiateParams {
+pub(super) struct InstantiateParams {
     flags: c_ulonglong,
     upload_stream: Handle,
     error_node: Handle,
     result: c_int,
 }
 
-unsafe extern "C" fn cuGraphInstantiateWithParams(
+pub(super) unsafe extern "C" fn cuGraphInstantiateWithParams(
     executable: *mut Handle,
     graph: Handle,
     params: *mut InstantiateParams,
@@ -169,7 +169,7 @@ fn update(
     })
 }
 
-extern "C" fn cuGraphUpload(executable: Handle, stream: Handle) -> Code {
+pub(super) extern "C" fn cuGraphUpload(executable: Handle, stream: Handle) -> Code {
     driver_call("cuGraphUpload", Scope::Stream(stream), |session| {
         session.stream(stream)?;
         let index = session.index_of(Kind::GraphExec, executable)?;
@@ -177,7 +177,7 @@ extern "C" fn cuGraphUpload(executable: Handle, stream: Handle) -> Code {
     })
 }
 
-extern "C" fn cuGraphLaunch(executable: Handle, stream: Handle) -> Code {
+pub(super) extern "C" fn cuGraphLaunch(executable: Handle, stream: Handle) -> Code {
     driver_call("cuGraphLaunch", Scope::Stream(stream), |session| {
         let stream = session.stream(stream)?;
         let index = session.index_of(Kind::GraphExec, executable)?;

@@ -156,7 +156,7 @@ impl Arguments {
 }
 
 #[allow(clippy::too_many_arguments, reason = "the driver's signature")]
-unsafe extern "C" fn cuLaunchKernel(
+pub(super) unsafe extern "C" fn cuLaunchKernel(
     function: Handle,
     grid_x: c_uint,
     grid_y: c_uint,
@@ -183,7 +183,7 @@ unsafe extern "C" fn cuLaunchKernel(
 }
 
 #[allow(clippy::too_many_arguments, reason = "the driver's signature")]
-unsafe extern "C" fn cuLaunchCooperativeKernel(
+pub(super) unsafe extern "C" fn cuLaunchCooperativeKernel(
     function: Handle,
     grid_x: c_uint,
     grid_y: c_uint,
@@ -209,7 +209,7 @@ unsafe extern "C" fn cuLaunchCooperativeKernel(
     })
 }
 
-unsafe extern "C" fn cuLaunchKernelEx(
+pub(super) unsafe extern "C" fn cuLaunchKernelEx(
     config: *const LaunchConfig,
     function: Handle,
     params: *const *const c_void,

@@ -74,33 +74,48 @@ fn memset(name: &'static str, stream: Option<Handle>, area: Area, element: &[u8]
     })
 }
 
-extern "C" fn cuMemsetD8_v2(at: CUdeviceptr, value: u8, count: usize) -> Code {
+pub(super) extern "C" fn cuMemsetD8_v2(at: CUdeviceptr, value: u8, count: usize) -> Code {
     memset("cuMemsetD8_v2", None, Area::row(at, count), &[value])
 }
 
-extern "C" fn cuMemsetD8Async(at: CUdeviceptr, value: u8, count: usize, stream: Handle) -> Code {
+pub(super) extern "C" fn cuMemsetD8Async(
+    at: CUdeviceptr,
+    value: u8,
+    count: usize,
+    stream: Handle,
+) -> Code {
     memset("cuMemsetD8Async", Some(stream), Area::row(at, count), &[value])
 }
 
-extern "C" fn cuMemsetD16_v2(at: CUdeviceptr, value: u16, count: usize) -> Code {
+pub(super) extern "C" fn cuMemsetD16_v2(at: CUdeviceptr, value: u16, count: usize) -> Code {
     memset("cuMemsetD16_v2", None, Area::row(at, count), &value.to_le_bytes())
 }
 
-extern "C" fn cuMemsetD16Async(at: CUdeviceptr, value: u16, count: usize, stream: Handle) -> Code {
+pub(super) extern "C" fn cuMemsetD16Async(
+    at: CUdeviceptr,
+    value: u16,
+    count: usize,
+    stream: Handle,
+) -> Code {
     memset("cuMemsetD16Async", Some(stream), Area::row(at, count), &value.to_le_bytes())
 }
 
-extern "C" fn cuMemsetD32_v2(at: CUdeviceptr, value: u32, count: usize) -> Code {
+pub(super) extern "C" fn cuMemsetD32_v2(at: CUdeviceptr, value: u32, count: usize) -> Code {
     memset("cuMemsetD32_v2", None, Area::row(at, count), &value.to_le_bytes())
 }
 
-extern "C" fn cuMemsetD32Async(at: CUdeviceptr, value: u32, count: usize, stream: Handle) -> Code {
+pub(super) extern "C" fn cuMemsetD32Async(
+    at: CUdeviceptr,
+    value: u32,
+    count: usize,
+    stream: Handle,
+) -> Code {
     memset("cuMemsetD32Async", Some(stream), Area::row(at, count), &value.to_le_bytes())
 }
 
 macro_rules! two_dimensions {
     ($($now:ident $later:ident $element:ty),* $(,)?) => { $(
-        extern "C" fn $now(
+        pub(super) extern "C" fn $now(
             at: CUdeviceptr,
             pitch: usize,
             value: $element,
@@ -111,7 +126,7 @@ macro_rules! two_dimensions {
             memset(stringify!($now), None, area, &value.to_le_bytes())
         }
 
-        extern "C" fn $later(
+        pub(super) extern "C" fn $later(
             at: CUdeviceptr,
             pitch: usize,
             value: $element,

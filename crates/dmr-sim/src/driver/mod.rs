@@ -27,6 +27,7 @@ mod memset;
 mod module;
 mod occupancy;
 mod peer;
+mod per_thread;
 mod pool;
 mod primary;
 mod refused;
@@ -72,6 +73,7 @@ pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
         occupancy::SYMBOLS,
         first::SYMBOLS,
         entry_point::SYMBOLS,
+        per_thread::SYMBOLS,
         capture::SYMBOLS,
         graph::SYMBOLS,
         graph_exec::SYMBOLS,

@@ -28,7 +28,11 @@ chapter![
     cuDeviceSetMemPool,
 ];
 
-unsafe extern "C" fn cuMemAllocAsync(at: *mut CUdeviceptr, bytes: usize, stream: Handle) -> Code {
+pub(super) unsafe extern "C" fn cuMemAllocAsync(
+    at: *mut CUdeviceptr,
+    bytes: usize,
+    stream: Handle,
+) -> Code {
     driver_call("cuMemAllocAsync", Scope::Stream(stream), |session| {
         let stream = session.stream(stream)?;
         let pool = session.devices[session.streams[stream as usize].device].current_pool;
@@ -37,7 +41,7 @@ unsafe extern "C" fn cuMemAllocAsync(at: *mut CUdeviceptr, bytes: usize, stream:
     })
 }
 
-unsafe extern "C" fn cuMemAllocFromPoolAsync(
+pub(super) unsafe extern "C" fn cuMemAllocFromPoolAsync(
     at: *mut CUdeviceptr,
     bytes: usize,
     pool: Handle,
@@ -76,7 +80,7 @@ unsafe fn allocate(
     unsafe { put(at, allocated) }
 }
 
-extern "C" fn cuMemFreeAsync(at: CUdeviceptr, stream: Handle) -> Code {
+pub(super) extern "C" fn cuMemFreeAsync(at: CUdeviceptr, stream: Handle) -> Code {
     driver_call("cuMemFreeAsync", Scope::Stream(stream), |session| {
         let stream = session.stream(stream)?;
         // Only a graph's own memory can be freed in a capture, which stays valid after the refusal.

@@ -84,7 +84,7 @@ pub(super) extern "C" fn cuStreamDestroy_v2(stream: Handle) -> Code {
     })
 }
 
-extern "C" fn cuStreamSynchronize(stream: Handle) -> Code {
+pub(super) extern "C" fn cuStreamSynchronize(stream: Handle) -> Code {
     driver_call("cuStreamSynchronize", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
         session.refuse_if_capturing(index)?;
@@ -95,7 +95,7 @@ extern "C" fn cuStreamSynchronize(stream: Handle) -> Code {
     })
 }
 
-extern "C" fn cuStreamQuery(stream: Handle) -> Code {
+pub(super) extern "C" fn cuStreamQuery(stream: Handle) -> Code {
     driver_call("cuStreamQuery", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
         session.refuse_if_capturing(index)?;
@@ -110,7 +110,7 @@ extern "C" fn cuStreamQuery(stream: Handle) -> Code {
     })
 }
 
-extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) -> Code {
+pub(super) extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) -> Code {
     driver_call("cuStreamWaitEvent", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
         let event = session.event_index(event)?;
@@ -130,7 +130,7 @@ extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) ->
     })
 }
 
-unsafe extern "C" fn cuStreamGetPriority(stream: Handle, priority: *mut c_int) -> Code {
+pub(super) unsafe extern "C" fn cuStreamGetPriority(stream: Handle, priority: *mut c_int) -> Code {
     driver_call("cuStreamGetPriority", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
         // SAFETY: the caller's pointer is null or writable.
@@ -138,7 +138,7 @@ unsafe extern "C" fn cuStreamGetPriority(stream: Handle, priority: *mut c_int) -
     })
 }
 
-unsafe extern "C" fn cuStreamGetFlags(stream: Handle, flags: *mut c_uint) -> Code {
+pub(super) unsafe extern "C" fn cuStreamGetFlags(stream: Handle, flags: *mut c_uint) -> Code {
     driver_call("cuStreamGetFlags", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
         let kind = session.streams[index as usize].kind;
@@ -148,7 +148,7 @@ unsafe extern "C" fn cuStreamGetFlags(stream: Handle, flags: *mut c_uint) -> Cod
     })
 }
 
-unsafe extern "C" fn cuStreamGetCtx(stream: Handle, context: *mut Handle) -> Code {
+pub(super) unsafe extern "C" fn cuStreamGetCtx(stream: Handle, context: *mut Handle) -> Code {
     driver_call("cuStreamGetCtx", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
         let owner = session.streams[index as usize].context;
@@ -158,7 +158,7 @@ unsafe extern "C" fn cuStreamGetCtx(stream: Handle, context: *mut Handle) -> Cod
 }
 
 /// As `cuStreamGetCtx`. No stream belongs to a green context.
-unsafe extern "C" fn cuStreamGetCtx_v2(
+pub(super) unsafe extern "C" fn cuStreamGetCtx_v2(
     stream: Handle,
     context: *mut Handle,
     green: *mut Handle,
@@ -175,7 +175,7 @@ unsafe extern "C" fn cuStreamGetCtx_v2(
     })
 }
 
-unsafe extern "C" fn cuStreamGetDevice(stream: Handle, device: *mut CUdevice) -> Code {
+pub(super) unsafe extern "C" fn cuStreamGetDevice(stream: Handle, device: *mut CUdevice) -> Code {
     driver_call("cuStreamGetDevice", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
         let ordinal = session.shared.ordinals[session.streams[index as usize].device];
@@ -184,7 +184,7 @@ unsafe extern "C" fn cuStreamGetDevice(stream: Handle, device: *mut CUdevice) ->
     })
 }
 
-unsafe extern "C" fn cuStreamGetId(stream: Handle, id: *mut c_ulonglong) -> Code {
+pub(super) unsafe extern "C" fn cuStreamGetId(stream: Handle, id: *mut c_ulonglong) -> Code {
     driver_call("cuStreamGetId", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
         // SAFETY: the caller's pointer is null or writable.
@@ -196,7 +196,7 @@ unsafe extern "C" fn cuStreamGetId(stream: Handle, id: *mut c_ulonglong) -> Code
 /// synchronisation domains, domain. None has an effect on the result of work.
 const ATTRIBUTES: [c_int; 5] = [1, 3, 8, 9, 10];
 
-unsafe extern "C" fn cuStreamGetAttribute(
+pub(super) unsafe extern "C" fn cuStreamGetAttribute(
     stream: Handle,
     attribute: c_int,
     value: *mut [u8; 64],
@@ -212,7 +212,7 @@ unsafe extern "C" fn cuStreamGetAttribute(
     })
 }
 
-unsafe extern "C" fn cuStreamSetAttribute(
+pub(super) unsafe extern "C" fn cuStreamSetAttribute(
     stream: Handle,
     attribute: c_int,
     value: *const [u8; 64],
@@ -229,7 +229,7 @@ unsafe extern "C" fn cuStreamSetAttribute(
     })
 }
 
-extern "C" fn cuStreamCopyAttributes(to: Handle, from: Handle) -> Code {
+pub(super) extern "C" fn cuStreamCopyAttributes(to: Handle, from: Handle) -> Code {
     driver_call("cuStreamCopyAttributes", Scope::Stream(to), |session| {
         let (to, from) = (session.stream(to)?, session.stream(from)?);
         let attributes = &mut session.objects.stream_attributes;
@@ -257,7 +257,7 @@ unsafe extern "C" fn call_back(callback: *mut c_void) {
     unsafe { (callback.function)(callback.stream, SUCCESS, callback.data) };
 }
 
-extern "C" fn cuStreamAddCallback(
+pub(super) extern "C" fn cuStreamAddCallback(
     stream: Handle,
     function: Option<unsafe extern "C" fn(Handle, Code, *mut c_void)>,
     data: *mut c_void,
@@ -285,7 +285,7 @@ extern "C" fn cuLaunchHostFunc_v2(
     cuLaunchHostFunc(stream, function, data)
 }
 
-extern "C" fn cuLaunchHostFunc(
+pub(super) extern "C" fn cuLaunchHostFunc(
     stream: Handle,
     function: Option<unsafe extern "C" fn(*mut c_void)>,
     data: *mut c_void,

@@ -46,7 +46,7 @@ enum Version {
 
 macro_rules! operations {
     ($($name:ident($value:ty) = $operation:expr, $version:expr;)*) => {
-        $(extern "C" fn $name(
+        $(pub(super) extern "C" fn $name(
             stream: Handle,
             at: CUdeviceptr,
             value: $value,
@@ -79,7 +79,7 @@ operations! {
     cuStreamWaitValue64_v2(u64) = WAIT_64, Version::Second;
 }
 
-unsafe extern "C" fn cuStreamBatchMemOp(
+pub(super) unsafe extern "C" fn cuStreamBatchMemOp(
     stream: Handle,
     count: c_uint,
     parameters: *const CUstreamBatchMemOpParams,
@@ -89,7 +89,7 @@ unsafe extern "C" fn cuStreamBatchMemOp(
     unsafe { batch("cuStreamBatchMemOp", stream, count, parameters, flags, Version::First) }
 }
 
-unsafe extern "C" fn cuStreamBatchMemOp_v2(
+pub(super) unsafe extern "C" fn cuStreamBatchMemOp_v2(
     stream: Handle,
     count: c_uint,
     parameters: *const CUstreamBatchMemOpParams,

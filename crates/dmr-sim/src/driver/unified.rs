@@ -86,7 +86,7 @@ extern "C" fn cuMemAdvise_v2(
     })
 }
 
-extern "C" fn cuMemPrefetchAsync(
+pub(super) extern "C" fn cuMemPrefetchAsync(
     at: CUdeviceptr,
     bytes: usize,
     _device: CUdevice,
@@ -95,7 +95,7 @@ extern "C" fn cuMemPrefetchAsync(
     on_managed("cuMemPrefetchAsync", at, bytes, stream)
 }
 
-extern "C" fn cuMemPrefetchAsync_v2(
+pub(super) extern "C" fn cuMemPrefetchAsync_v2(
     at: CUdeviceptr,
     bytes: usize,
     _location: CUmemLocation,
@@ -105,7 +105,7 @@ extern "C" fn cuMemPrefetchAsync_v2(
     on_managed("cuMemPrefetchAsync_v2", at, bytes, stream)
 }
 
-extern "C" fn cuStreamAttachMemAsync(
+pub(super) extern "C" fn cuStreamAttachMemAsync(
     stream: Handle,
     at: CUdeviceptr,
     bytes: usize,
