@@ -104,7 +104,12 @@ fn launch(name: &str) {
         .visible .entry race() { .reg .b32 %r; mov.u32 %r, %tid.x; st.global.u32 [word], %r; ret; }
         .visible .entry textured() { .reg .b32 %r<9>; mov.u32 %r5, 0;
             tex.1d.v4.s32.s32 {%r1, %r2, %r3, %r4}, [image, {%r5}]; ret; }
-        .visible .entry endless() { again: bra again; }";
+        .visible .entry endless() { again: bra again; }
+        .global .align 8 .b8 bytes[16];
+        .visible .entry misaligned() { st.global.u32 [bytes+2], 1; ret; }
+        .visible .entry beyond() { .shared .u32 tile[1]; st.shared.u32 [tile+4], 1; ret; }
+        .visible .entry unwritten() { .shared .u32 tile[1]; .reg .b32 %r; .reg .pred %p;
+            ld.shared.u32 %r, [tile]; setp.eq.u32 %p, %r, 0; @%p bra end; end: ret; }";
     let gpu = CudaContext::new(0).unwrap();
     let stream = gpu.default_stream();
     let module = gpu.load_module(cudarc::nvrtc::Ptx::from_src(PTX)).unwrap();
@@ -129,6 +134,27 @@ fn checks_are_switched_off_by_name() {
     }
     let output = run("no-races");
     assert!(text(&output).contains(r#"DMR_SIM_CHECKS is "no-races""#), "{}", text(&output));
+}
+
+#[test]
+fn a_check_of_accesses_is_switched_off_by_name() {
+    const CASES: [(&str, &str, &str); 3] = [
+        ("misaligned", "no-misaligned", "misaligned 4-byte access to global memory"),
+        ("beyond", "no-out-of-bounds", "4-byte access out of bounds to shared memory"),
+        ("unwritten", "no-uninitialised", "read of uninitialised shared memory"),
+    ];
+    if is_program() {
+        return launch(&std::env::var("DMR_TEST_KERNEL").unwrap());
+    }
+    for (kernel, off, text_of_fault) in CASES {
+        for (_, checks, _) in CASES {
+            let variables = [("DMR_SIM_CHECKS", checks), ("DMR_TEST_KERNEL", kernel)];
+            let output = run("a_check_of_accesses_is_switched_off_by_name", &variables);
+            let status = if checks == off { 0 } else { dmr_sim::EXIT_STATUS };
+            assert_eq!(output.status.code(), Some(status), "{kernel}, {checks}: {}", text(&output));
+            assert!(checks == off || text(&output).contains(text_of_fault), "{}", text(&output));
+        }
+    }
 }
 
 #[test]

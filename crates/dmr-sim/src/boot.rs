@@ -154,15 +154,15 @@ impl FromStr for CheckSettings {
         let mut settings = Self::default();
         for word in words.split(',') {
             let (name, on) = word.strip_prefix("no-").map_or((word, true), |name| (name, false));
-            let Checks {
-                uninitialised, shared_races, global_races, equal_writes, divergence, ..
-            } = &mut settings.checks;
+            let checks = &mut settings.checks;
             let check = match name {
-                "uninitialised" => Some(uninitialised),
-                "shared-races" => Some(shared_races),
-                "global-races" => Some(global_races),
-                "equal-writes" => Some(equal_writes),
-                "divergence" => Some(divergence),
+                "out-of-bounds" => Some(&mut checks.out_of_bounds),
+                "misaligned" => Some(&mut checks.misaligned),
+                "uninitialised" => Some(&mut checks.uninitialised),
+                "shared-races" => Some(&mut checks.shared_races),
+                "global-races" => Some(&mut checks.global_races),
+                "equal-writes" => Some(&mut checks.equal_writes),
+                "divergence" => Some(&mut checks.divergence),
                 _ => None,
             };
             let kind = name.parse::<ReportKind>();

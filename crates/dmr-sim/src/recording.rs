@@ -116,8 +116,10 @@ impl Recording {
             return;
         }
         let (first, last) = (from / BLOCK, (to - 1) / BLOCK);
-        // The registers of a lane are aligned, so none crosses a border; a copy of a lane can.
-        let is_one = lanes.is_none_or(|lanes| lanes.bytes == 0 || lanes.bytes > LANE_BYTES);
+        // Aligned registers of a lane cross no border; a copy of a lane and misaligned registers can.
+        let is_one = lanes.is_none_or(|Lanes { bytes, .. }| {
+            bytes == 0 || bytes > LANE_BYTES || !from.is_multiple_of(u64::from(bytes))
+        });
         if first < last && is_one {
             self.straddled.insert(first + 1, last + 1);
         }

@@ -9,7 +9,7 @@ use super::code::{Atomic, NO_REG, Value, WarpStep};
 use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
 use super::global::AccessKind;
-use super::memory::{Reach, check_aligned, refused};
+use super::memory::{Reach, refused};
 use super::registers::ZERO;
 use super::shadow::Touching;
 use super::space::{Run, lanes_of, next_same, resolve, window};
@@ -38,7 +38,7 @@ impl Core<'_> {
                 kind: AccessKind::Atomic(atomic.scope),
                 uniform: false,
             };
-            check_aligned(&reach, addresses)?;
+            core.check_aligned(&reach, addresses)?;
             if atomic.count == 1 && atomic.element <= 8 {
                 return core.atomic_words(common, warp, fragment.base, (&reach, addresses), atomic);
             }
@@ -125,6 +125,9 @@ impl Core<'_> {
             }
             SpaceName::Shared => {
                 let range = self.shared_range(common, reach, run, len)?;
+                if range.is_empty() {
+                    return Ok(());
+                }
                 if self.checks.uninitialised && common.written[range.clone()].contains(&0) {
                     let kind = FaultKind::Uninitialised {
                         space: reach.space,
@@ -271,13 +274,9 @@ impl Core<'_> {
                 kind: AccessKind::Plain,
                 uniform: false,
             };
-            let align = u64::from(piece.align.max(1));
-            let misaligned = (0..count as u64)
-                .find(|index| !(offset + index * u64::from(piece.bytes)).is_multiple_of(align));
-            if let Some(index) = misaligned {
-                let address = offset + index * u64::from(piece.bytes);
-                let kind = FaultKind::Misaligned { space, address, bytes: piece.align };
-                return Err(Stop::new(kind, run.first + index as usize));
+            for index in 0..count {
+                let address = offset + index as u64 * u64::from(piece.bytes);
+                self.check_multiple(space, address, piece.align, run.first + index)?;
             }
             let end = at + count * piece.bytes as usize;
             let Some(part) = bytes.get_mut(at..end) else { break };

@@ -138,8 +138,9 @@ impl Core<'_> {
         (0..16).filter(move |rank| ranks >> rank & 1 != 0).map(ranked)
     }
 
-    /// Calls `access` with the block whose shared memory an address is in, and with the offset there.
-    pub(super) fn in_block<R>(
+    /// Calls `access` with the block whose shared memory an address is in, and with the offset there; an address beyond
+    /// the cluster is out of bounds.
+    pub(super) fn in_block<R: Default>(
         &mut self,
         common: &mut Common,
         place: (u64, usize),
@@ -151,6 +152,9 @@ impl Core<'_> {
             return access(self, common, offset);
         }
         let Some(block) = self.cluster.blocks.get_mut(rank - 1) else {
+            if !self.checks.out_of_bounds {
+                return Ok(R::default());
+            }
             let message = format!("an address of shared memory beyond the cluster: {address:#x}");
             return Err(Stop::new(FaultKind::Invalid(message), lane));
         };

@@ -9,7 +9,7 @@ use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
 use super::global::{AccessKind, Scope};
 use super::in_flight::{CopyKind, InFlight, Phase};
-use super::memory::{RUN_BYTES, Reach, check_aligned};
+use super::memory::{RUN_BYTES, Reach};
 use super::shadow::Touching;
 use super::space::{Run, lanes_of, resolve};
 use super::tensors::{ReducingCopy, TensorCopy};
@@ -154,8 +154,8 @@ impl Core<'_> {
             kind: AccessKind::Plain,
             uniform: false,
         };
-        check_aligned(&reach, &to)?;
-        check_aligned(&Reach { space: SpaceName::Global, ..reach }, &from)?;
+        self.check_aligned(&reach, &to)?;
+        self.check_aligned(&Reach { space: SpaceName::Global, ..reach }, &from)?;
         for lane in lanes_of(mask) {
             let mut buffer = [0; 16];
             let size = sizes.map_or(all, |sizes| (sizes[lane] & 0xffff_ffff).min(all));
@@ -209,10 +209,10 @@ impl Core<'_> {
             let mut at = 0;
             while at < size {
                 let part = (size - at).min(RUN_BYTES as u64) as usize;
-                let (reach, run) = bulk_run(source, at, part, lane)?;
+                let (reach, run) = self.bulk_run(source, at, part, lane)?;
                 self.read_run(common, warp, &reach, run, &mut buffer[..part])?;
                 for target in &targets {
-                    let (reach, run) = bulk_run(target.place, at, part, lane)?;
+                    let (reach, run) = self.bulk_run(target.place, at, part, lane)?;
                     self.write_run(common, warp, &reach, run, &buffer[..part])?;
                 }
                 at += part as u64;
@@ -342,26 +342,25 @@ impl Core<'_> {
         }
         Ok(())
     }
+
+    /// Returns the access to a part of the bytes of a bulk copy by a lane.
+    fn bulk_run(
+        &self,
+        place: (SpaceName, u64),
+        at: u64,
+        bytes: usize,
+        lane: usize,
+    ) -> Result<(Reach, Run), Box<Stop>> {
+        let (space, address) = (place.0, place.1.wrapping_add(at));
+        self.check_multiple(space, address, 16, lane)?;
+        let (mask, kind) = (1 << lane, AccessKind::Plain);
+        let reach = Reach { space, mask, bytes: bytes as u32, kind, uniform: false };
+        Ok((reach, Run { address, first: lane, count: 1 }))
+    }
 }
 
 /// Returns the numbers in the block of the threads of `mask`.
 fn threads_of(warp: &Warp, mask: Mask) -> impl Iterator<Item = u32> + use<> {
     let first = warp.number * WARP as u32;
     lanes_of(mask).map(move |lane| first + lane as u32)
-}
-
-/// Returns the access to a part of the bytes of a bulk copy by a lane.
-pub(super) fn bulk_run(
-    place: (SpaceName, u64),
-    at: u64,
-    bytes: usize,
-    lane: usize,
-) -> Result<(Reach, Run), Box<Stop>> {
-    let (space, address) = (place.0, place.1.wrapping_add(at));
-    if !address.is_multiple_of(16) {
-        return Err(Stop::new(FaultKind::Misaligned { space, address, bytes: 16 }, lane));
-    }
-    let (mask, kind) = (1 << lane, AccessKind::Plain);
-    let reach = Reach { space, mask, bytes: bytes as u32, kind, uniform: false };
-    Ok((reach, Run { address, first: lane, count: 1 }))
 }

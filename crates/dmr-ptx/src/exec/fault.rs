@@ -193,11 +193,13 @@ pub struct Fault {
 }
 
 /// The checks of the sanitizer; each can be switched off.
-///
-/// Checks of the hardware stay on: bounds of shared, local and parameter memory, and misaligned accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Checks {
+    /// Accesses beyond shared, local and parameter memory. If it is off, they read zeros and write nothing.
+    pub out_of_bounds: bool,
+    /// Accesses at an address that is not a multiple of their size. If it is off, they are made as they are.
+    pub misaligned: bool,
     /// Reads of shared and local memory that no thread has written.
     pub uninitialised: bool,
     /// Accesses of two threads of a block to the same byte of shared memory without order.
@@ -216,6 +218,8 @@ impl Checks {
     #[must_use]
     pub const fn all() -> Self {
         Self {
+            out_of_bounds: true,
+            misaligned: true,
             uninitialised: true,
             shared_races: true,
             global_races: true,
@@ -228,6 +232,8 @@ impl Checks {
     #[must_use]
     pub const fn none() -> Self {
         Self {
+            out_of_bounds: false,
+            misaligned: false,
             uninitialised: false,
             shared_races: false,
             global_races: false,

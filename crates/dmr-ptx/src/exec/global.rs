@@ -83,7 +83,8 @@ pub trait GlobalMemory {
     /// If the access is not allowed; then no byte is written and the launch ends with this reason.
     fn write(&mut self, access: &Access, bytes: &[u8]) -> Result<(), AccessError>;
 
-    /// Changes the `access.bytes` (at most 16) at `access.address` by `change`: an atomic read and write of one lane.
+    /// Changes the `access.bytes` (at most 16) at `access.address` by `change`: an atomic read and write of one lane. The
+    /// address is a multiple of the bytes if [`Checks::misaligned`](crate::Checks::misaligned) is on.
     ///
     /// # Errors
     /// If the access is not allowed; then no byte is changed and the launch ends with this reason.

@@ -29,7 +29,7 @@ pub(super) struct InFlight {
     /// The number in the block of the thread that began it.
     pub(super) thread: u32,
     pub(super) instruction: u32,
-    /// The bytes in shared memory: multiples of 4.
+    /// The bytes in shared memory: multiples of 4, unless misaligned accesses are not checked.
     pub(super) address: u64,
     pub(super) bytes: u64,
     /// True if it reads the bytes, and false if it writes them.
@@ -91,7 +91,9 @@ impl Copies {
         let found = self.words.get(words.start as usize..words.end as usize)?;
         let copies =
             found.iter().filter_map(|&word| self.copies.get(word.checked_sub(1)? as usize));
-        copies.flatten().find(|copy| writes || !copy.is_source)
+        let overlaps =
+            |copy: &InFlight| address < copy.address + copy.bytes && copy.address < address + bytes;
+        copies.flatten().find(|copy| (writes || !copy.is_source) && overlaps(copy))
     }
 
     /// Ends the group that a thread's copies since the last one belong to.

@@ -10,7 +10,7 @@ use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
 use super::global::{AccessKind, Scope};
 use super::in_flight::Phase;
-use super::memory::{Reach, check_aligned};
+use super::memory::Reach;
 use super::shadow::Touching;
 use super::space::{Run, lanes_of, window};
 use super::warp::{Fragment, Warp};
@@ -61,7 +61,7 @@ impl Core<'_> {
                 let message = format!("an mbarrier object in {space} memory");
                 return Err(Stop::invalid(message, mask));
             }
-            check_aligned(&reach, addresses)?;
+            core.check_aligned(&reach, addresses)?;
             for lane in lanes_of(mask) {
                 let run = Run { address: addresses[lane], first: lane, count: 1 };
                 let place = (&reach, run);
@@ -104,6 +104,9 @@ impl Core<'_> {
             });
         }
         let range = self.shared_range(common, reach, run, BYTES as usize)?;
+        if range.is_empty() {
+            return Ok(0);
+        }
         let reads = instruction.is_read();
         let touching = if reads { Touching::StrongRead } else { Touching::StrongWrite };
         self.touch_shared(common, warp, reach, run, (touching, &[]))?;
@@ -151,7 +154,9 @@ impl Core<'_> {
         let run = Run { address, first: lane, count: 1 };
         let range = self.shared_range(common, &reach, run, BYTES as usize)?;
         let mut bits = [0; BYTES as usize];
-        bits.copy_from_slice(&common.shared[range]);
+        if !range.is_empty() {
+            bits.copy_from_slice(&common.shared[range]);
+        }
         Ok(Phase { object: address, number: phase(u64::from_le_bytes(bits)) })
     }
 
@@ -175,6 +180,9 @@ impl Core<'_> {
             Reach { space: SpaceName::Shared, mask: 1 << lane, bytes: BYTES, kind, uniform: false };
         let run = Run { address, first: lane, count: 1 };
         let range = self.shared_range(common, &reach, run, BYTES as usize)?;
+        if range.is_empty() {
+            return Ok(());
+        }
         self.touch_shared(common, warp, &reach, run, (Touching::StrongWrite, &[]))?;
         self.fence(common, warp, Scope::Cta);
         common.order.publish(warp.number as usize, address + window(SpaceName::Shared));

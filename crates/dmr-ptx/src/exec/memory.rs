@@ -83,12 +83,21 @@ impl Core<'_> {
         }
         match reach.space {
             SpaceName::Shared if run.address >= RANKED => {
+                into.fill(0);
                 self.in_block(common, (run.address, run.first), |core, common, address| {
                     core.read_run(common, warp, reach, Run { address, ..run }, into)
                 })
             }
             SpaceName::Shared => {
                 let range = self.shared_range(common, reach, run, into.len())?;
+                if range.len() < into.len() {
+                    let (into, beyond) = into.split_at_mut(range.len());
+                    beyond.fill(0);
+                    return match run.head(range.len(), reach.bytes) {
+                        Some(run) => self.read_run(common, warp, reach, run, into),
+                        None => Ok(()),
+                    };
+                }
                 into.copy_from_slice(&common.shared[range.clone()]);
                 if self.checks.uninitialised
                     && let Some(at) = unwritten(&common.written[range], reach.bytes)
@@ -107,7 +116,9 @@ impl Core<'_> {
                     let (lane, at) = (run.first + index, run.address);
                     let found = warp.local.get(lane, at, each).filter(|_| at + each as u64 <= len);
                     let Some((bytes, written)) = found else {
-                        return Err(out_of_bounds(reach, lane, at, len));
+                        self.check_bounds(reach, lane, at, len)?;
+                        part.fill(0);
+                        continue;
                     };
                     part.copy_from_slice(bytes);
                     if self.checks.uninitialised && written.iter().all(|&written| written == 0) {
@@ -117,17 +128,18 @@ impl Core<'_> {
                 Ok(())
             }
             SpaceName::Param => {
-                let found = usize::try_from(run.address).ok();
-                let found = found.and_then(|at| self.params.get(at..at.checked_add(into.len())?));
-                let Some(bytes) = found else {
-                    return Err(out_of_bounds(
-                        reach,
-                        run.first,
-                        run.address,
-                        self.params.len() as u64,
-                    ));
-                };
-                into.copy_from_slice(bytes);
+                for (index, part) in into.chunks_exact_mut(reach.bytes as usize).enumerate() {
+                    let address = run.address.wrapping_add(index as u64 * u64::from(reach.bytes));
+                    let found = usize::try_from(address).ok();
+                    match found.and_then(|at| self.params.get(at..at.checked_add(part.len())?)) {
+                        Some(bytes) => part.copy_from_slice(bytes),
+                        None => {
+                            let (lane, len) = (run.first + index, self.params.len() as u64);
+                            self.check_bounds(reach, lane, address, len)?;
+                            part.fill(0);
+                        }
+                    }
+                }
                 Ok(())
             }
             SpaceName::Global | SpaceName::Const | SpaceName::Generic => {
@@ -173,6 +185,14 @@ impl Core<'_> {
             }
             SpaceName::Shared => {
                 let range = self.shared_range(common, reach, run, bytes.len())?;
+                if range.len() < bytes.len() {
+                    return match run.head(range.len(), reach.bytes) {
+                        Some(run) => {
+                            self.write_run(common, warp, reach, run, &bytes[..range.len()])
+                        }
+                        None => Ok(()),
+                    };
+                }
                 let touching = if strong { Touching::StrongWrite } else { Touching::Write };
                 self.touch_shared(common, warp, reach, run, (touching, bytes))?;
                 common.shared[range.clone()].copy_from_slice(bytes);
@@ -187,7 +207,8 @@ impl Core<'_> {
                     let (lane, at) = (run.first + index, run.address);
                     let found = warp.local.get(lane, at, each).filter(|_| at + each as u64 <= len);
                     let Some((to, written)) = found else {
-                        return Err(out_of_bounds(reach, lane, at, len));
+                        self.check_bounds(reach, lane, at, len)?;
+                        continue;
                     };
                     to.copy_from_slice(part);
                     written.fill(1);
@@ -228,7 +249,8 @@ impl Core<'_> {
         }
     }
 
-    /// Returns the bytes of a run in shared memory.
+    /// Returns the bytes of a run in shared memory; those of its first lanes if the others are out of bounds, and that
+    /// is not checked.
     pub(super) fn shared_range(
         &self,
         common: &Common,
@@ -242,30 +264,55 @@ impl Core<'_> {
             let each = u64::from(reach.bytes);
             let fit = size.saturating_sub(run.address) / each;
             let index = fit.min(run.count as u64 - 1);
-            return Err(out_of_bounds(
-                reach,
-                run.first + index as usize,
-                run.address + index * each,
-                size,
-            ));
+            let lane = run.first + index as usize;
+            self.check_bounds(reach, lane, run.address + index * each, size)?;
+            let start = run.address.min(size) as usize;
+            return Ok(start..start + (index * each) as usize);
         }
         Ok(run.address as usize..run.address as usize + len)
     }
-}
 
-/// Refuses the first lane whose address is not a multiple of its bytes.
-pub(super) fn check_aligned(reach: &Reach, addresses: &Lanes) -> Result<(), Box<Stop>> {
-    let low = u64::from(reach.bytes) - 1;
-    let any = addresses.iter().fold(0, |any, address| any | address) & low;
-    if any == 0 {
-        return Ok(());
-    }
-    match lanes_of(reach.mask).find(|&lane| addresses[lane] & low != 0) {
-        None => Ok(()),
-        Some(lane) => {
-            let (space, address, bytes) = (reach.space, addresses[lane], reach.bytes);
-            Err(Stop::new(FaultKind::Misaligned { space, address, bytes }, lane))
+    /// Refuses an access by a lane beyond the `len` bytes of a space.
+    #[cold]
+    fn check_bounds(
+        &self,
+        reach: &Reach,
+        lane: usize,
+        address: u64,
+        len: u64,
+    ) -> Result<(), Box<Stop>> {
+        if !self.checks.out_of_bounds {
+            return Ok(());
         }
+        let (space, bytes) = (reach.space, reach.bytes);
+        Err(Stop::new(FaultKind::OutOfBounds { space, address, bytes, len }, lane))
+    }
+
+    /// Refuses the first lane whose address is not a multiple of its bytes.
+    pub(super) fn check_aligned(&self, reach: &Reach, addresses: &Lanes) -> Result<(), Box<Stop>> {
+        let low = u64::from(reach.bytes) - 1;
+        let any = addresses.iter().fold(0, |any, address| any | address) & low;
+        if any == 0 {
+            return Ok(());
+        }
+        match lanes_of(reach.mask).find(|&lane| addresses[lane] & low != 0) {
+            None => Ok(()),
+            Some(lane) => self.check_multiple(reach.space, addresses[lane], reach.bytes, lane),
+        }
+    }
+
+    /// Refuses an address that is not a multiple of `align`.
+    pub(super) fn check_multiple(
+        &self,
+        space: SpaceName,
+        address: u64,
+        align: u32,
+        lane: usize,
+    ) -> Result<(), Box<Stop>> {
+        if !self.checks.misaligned || address.is_multiple_of(u64::from(align.max(1))) {
+            return Ok(());
+        }
+        Err(Stop::new(FaultKind::Misaligned { space, address, bytes: align }, lane))
     }
 }
 
@@ -285,10 +332,6 @@ fn uninitialised(reach: &Reach, run: Run, at: u64) -> Box<Stop> {
     let address = run.address + index * u64::from(reach.bytes);
     let kind = FaultKind::Uninitialised { space: reach.space, address, bytes: reach.bytes };
     Stop::new(kind, run.first + index as usize)
-}
-
-pub(super) fn out_of_bounds(reach: &Reach, lane: usize, address: u64, len: u64) -> Box<Stop> {
-    Stop::new(FaultKind::OutOfBounds { space: reach.space, address, bytes: reach.bytes, len }, lane)
 }
 
 pub(super) fn refused(reach: &Reach, run: Run, error: super::global::AccessError) -> Box<Stop> {

@@ -61,6 +61,12 @@ impl Run {
     pub(super) fn mask(self) -> Mask {
         (((1u64 << self.count) - 1) << self.first) as Mask
     }
+
+    /// Returns the run of the first lanes, whose accesses have `len` bytes; `None` if there are none.
+    pub(super) fn head(self, len: usize, lane_bytes: u32) -> Option<Self> {
+        let count = len / lane_bytes as usize;
+        (count > 0).then_some(Self { count, ..self })
+    }
 }
 
 /// Returns whether the accesses of all lanes are one run, in which addresses have this distance.

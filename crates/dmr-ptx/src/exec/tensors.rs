@@ -72,10 +72,7 @@ impl Core<'_> {
             let start: Vec<i64> =
                 (0..copy.rank).map(|index| i64::from(coordinate(index) as i32)).collect();
             let address = self.own_address(resolve_shared(&copy.shared, shared[lane]));
-            if !address.is_multiple_of(128) {
-                let kind = FaultKind::Misaligned { space: SpaceName::Shared, address, bytes: 128 };
-                return Err(Stop::new(kind, lane));
-            }
+            self.check_multiple(SpaceName::Shared, address, 128, lane)?;
             let rows = rows(&map, &start);
             let whole = map.box_bytes();
             let Some(barriers) = &barriers else {
@@ -202,14 +199,12 @@ impl Core<'_> {
         for lane in lanes_of(mask) {
             let (size, address) =
                 (sizes[lane] & 0xffff_ffff, resolve_shared(&copy.from, from[lane]));
-            for (space, address) in [(SpaceName::Shared, address), (SpaceName::Global, to[lane])] {
-                if !address.is_multiple_of(16) || !size.is_multiple_of(16) {
-                    return Err(Stop::new(
-                        FaultKind::Misaligned { space, address, bytes: 16 },
-                        lane,
-                    ));
-                }
+            if !size.is_multiple_of(16) {
+                let message = format!("a copy that reduces {size} bytes: not a multiple of 16");
+                return Err(Stop::new(FaultKind::Invalid(message), lane));
             }
+            self.check_multiple(SpaceName::Shared, address, 16, lane)?;
+            self.check_multiple(SpaceName::Global, to[lane], 16, lane)?;
             let mut buffer = [0; RUN_BYTES];
             for at in (0..size).step_by(RUN_BYTES) {
                 let part = &mut buffer[..(size - at).min(RUN_BYTES as u64) as usize];

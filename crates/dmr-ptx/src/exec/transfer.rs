@@ -6,7 +6,7 @@ use super::block::Common;
 use super::code::{Location, NO_REG, Transfer};
 use super::core::{Core, Stop};
 use super::fault::SpaceName;
-use super::memory::{RUN_BYTES, Reach, check_aligned};
+use super::memory::{RUN_BYTES, Reach};
 use super::space::{Run, is_one_run, next_run, next_same, resolve};
 use super::warp::{Fragment, Warp};
 
@@ -59,7 +59,7 @@ impl Core<'_> {
         let bytes = u32::from(transfer.element) * u32::from(transfer.count);
         let reach = Reach { space, mask, bytes, kind, uniform: true };
         if address & u64::from(bytes - 1) != 0 {
-            check_aligned(&reach, &[address; WARP])?;
+            self.check_aligned(&reach, &[address; WARP])?;
         }
         let buffer = &mut buffer[..bytes as usize];
         let run = Run { address, first: mask.trailing_zeros() as usize % WARP, count: 1 };
@@ -82,7 +82,7 @@ impl Core<'_> {
         let (kind, base) = (transfer.kind, fragment.base);
         self.for_each_space(&transfer.location, mask, &addresses, |core, space, mask, addresses| {
             let reach = Reach { space, mask, bytes, kind, uniform: false };
-            check_aligned(&reach, addresses)?;
+            core.check_aligned(&reach, addresses)?;
             let distance = distance(space, bytes);
             if mask == Mask::MAX && is_one_run(addresses, distance) {
                 let run = Run { address: addresses[0], first: 0, count: WARP };
@@ -134,7 +134,7 @@ impl Core<'_> {
             &addresses,
             |core, space, mask, addresses| {
                 let reach = Reach { space, mask, bytes, kind, uniform: false };
-                check_aligned(&reach, addresses)?;
+                core.check_aligned(&reach, addresses)?;
                 let distance = distance(space, bytes);
                 let mut rest = mask;
                 while rest != 0 {
