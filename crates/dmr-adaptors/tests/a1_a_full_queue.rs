@@ -64,8 +64,8 @@ fn a_thread_that_drops_is_not_slowed_down_by_a_sink_that_stands_still() {
     churn(&resource, stream, ROUNDS);
     let each = start.elapsed() / (2 * ROUNDS) as u32;
     stands_still.store(false, Ordering::Release);
-    // A five-hundredth of what the sink takes for one record; on an idle machine it is 50 ns.
-    assert!(each < Duration::from_micros(2), "{each:?}");
+    // A fiftieth of what the sink takes for one record; on an idle machine it is 50 ns.
+    assert!(each < Duration::from_micros(20), "{each:?}");
     resource.flush().unwrap();
     let (taken, dropped) = (taken.load(Ordering::Relaxed), resource.dropped_records());
     assert_eq!(taken + dropped, 2 * ROUNDS as u64, "{taken} taken, {dropped} dropped");

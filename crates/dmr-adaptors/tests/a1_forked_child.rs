@@ -8,13 +8,13 @@ mod a1;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use a1::{Recycler, SinkFn, churn, rows};
 use dmr_adaptors::logging::{
     AllocationRecord, BackgroundConfig, BackgroundSink, CsvSink, InMemorySink, LoggingResource,
     LoggingSink, SinkError,
 };
+use dmr_testkit::exit_code;
 
 #[test]
 fn a_forked_child_does_not_hang_and_writes_nothing() {
@@ -81,22 +81,4 @@ fn record() -> AllocationRecord {
     let resource = LoggingResource::new(Recycler::new(), sink.clone());
     churn(&resource, resource.upstream().stream(1), 1);
     sink.records().remove(0)
-}
-
-/// Returns the exit code; `None` of a child that does not end within ten seconds, which is killed.
-fn exit_code(child: libc::pid_t) -> Option<i32> {
-    let start = Instant::now();
-    loop {
-        let mut status = 0;
-        // SAFETY: asks after our own child.
-        if unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == child {
-            return libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status));
-        }
-        if start.elapsed() > Duration::from_secs(10) {
-            // SAFETY: as above.
-            unsafe { libc::kill(child, libc::SIGKILL) };
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }

@@ -7,9 +7,9 @@ mod a1;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, mpsc};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::time::Duration;
 
 use a1::{Recycler, check_order, churn, rows};
 use dmr_adaptors::logging::{
@@ -186,24 +186,31 @@ fn a_free_that_has_not_returned_delays_no_flush_and_sorts_before_the_reuse_of_it
     let path = folder.path().join("log.csv");
     let soon = BackgroundConfig::new().with_flush_interval(Duration::from_secs(3600));
     let sink = CsvSink::with_config(&path, soon).unwrap();
-    let resource = LoggingResource::new(
-        Hooked::new(|| (), || std::thread::sleep(Duration::from_millis(600))),
-        Arc::new(sink),
-    );
+    // The free returns when the other thread has flushed, or has not for a long time.
+    let (is_freed, (flushed, returns)) = (Barrier::new(2), mpsc::channel());
+    let (returns, is_late) = (Mutex::new(returns), AtomicBool::new(false));
+    let waits = || {
+        is_freed.wait();
+        let in_time = returns.lock().unwrap().recv_timeout(Duration::from_secs(20));
+        is_late.store(in_time.is_err(), Ordering::Relaxed);
+    };
+    let resource = LoggingResource::new(Hooked::new(|| (), waits), Arc::new(sink));
     let stream = resource.upstream().inner.stream(1);
     let block = resource.allocate(64, stream, AllocTag::UNTAGGED).unwrap();
     let ptr = block.ptr();
     let taken = std::thread::scope(|scope| {
-        scope.spawn(|| resource.deallocate(block).unwrap());
-        std::thread::sleep(Duration::from_millis(20));
+        let frees = scope.spawn(|| resource.deallocate(block).unwrap());
+        is_freed.wait();
         let taken = resource.allocate(64, stream, AllocTag::UNTAGGED).unwrap();
-        let start = Instant::now();
         resource.flush().unwrap();
-        let waited = start.elapsed();
-        assert!(waited < Duration::from_millis(400), "{waited:?}");
-        assert_eq!(rows(&path).len(), 2, "the rows of the calls that had returned");
+        let rows = rows(&path).len();
+        // Received by the free, unless that has returned.
+        let _ = flushed.send(());
+        frees.join().unwrap();
+        assert_eq!(rows, 2, "the rows of the calls that had returned");
         taken
     });
+    assert!(!is_late.load(Ordering::Relaxed), "the flush waited for the free");
     assert_eq!(taken.ptr(), ptr);
     resource.flush().unwrap();
     assert_eq!(check_order(&rows(&path)), 1);

@@ -8,12 +8,11 @@ mod a3;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::{Duration, Instant};
 
 use a3::{Backend, TAG};
 use dmr_adaptors::guard::GuardChecks;
 use dmr_core::{Access, BlockUse, DeviceMemoryResource, ResourceError, UseTrackingExt};
-use dmr_testkit::Rig;
+use dmr_testkit::{Rig, exit_code};
 
 /// Returns the calls that were not refused, as bits.
 fn refusals(results: impl IntoIterator<Item = Option<ResourceError>>) -> i32 {
@@ -78,22 +77,4 @@ fn a_forked_child_is_refused_everything_and_does_not_hang() {
     guard.reap_pending().unwrap();
     drop((guard, stream));
     rig.assert_clean();
-}
-
-/// `None`: it did not end within ten seconds, and is killed.
-fn exit_code(child: libc::pid_t) -> Option<i32> {
-    let start = Instant::now();
-    loop {
-        let mut status = 0;
-        // SAFETY: asks after our own child.
-        if unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == child {
-            return libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status));
-        }
-        if start.elapsed() > Duration::from_secs(10) {
-            // SAFETY: as above.
-            unsafe { libc::kill(child, libc::SIGKILL) };
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }

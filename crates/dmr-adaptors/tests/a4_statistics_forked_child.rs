@@ -4,12 +4,13 @@
 #![allow(unsafe_code, reason = "forks")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dmr_adaptors::ResourceLayer;
 use dmr_adaptors::statistics::{Statistics, StatisticsLayer};
 use dmr_core::conformance::Harness;
 use dmr_core::{AllocTag, DeviceMemoryResource};
+use dmr_testkit::exit_code;
 use dmr_testkit::fake::FakeHarness;
 
 #[test]
@@ -49,22 +50,4 @@ fn a_forked_child_counts_nothing_and_does_not_hang() {
         is_done.store(true, Ordering::Relaxed);
     });
     assert_eq!((resource.snapshot().failures, scope.pop().failures), (2000, 0));
-}
-
-/// `None` if the child has not ended within ten seconds; it is then killed.
-fn exit_code(child: libc::pid_t) -> Option<i32> {
-    let start = Instant::now();
-    loop {
-        let mut status = 0;
-        // SAFETY: waits for a child of this process.
-        if unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == child {
-            return libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status));
-        }
-        if start.elapsed() > Duration::from_secs(10) {
-            // SAFETY: as above.
-            unsafe { libc::kill(child, libc::SIGKILL) };
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }

@@ -1,34 +1,18 @@
 //! R8: a launch waits for the conflicting windows of other streams, up to its timeout.
 
-use std::sync::Arc;
+mod counting;
+
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError};
-use dmr_cuda_direct::DirectCudaResource;
+use counting::{Context, LONG};
+use dmr_core::{AllocTag, DeviceBlock, ResourceError};
 use dmr_launch::{LaunchError, LaunchRecorder, PrepareError, PreparedLaunch};
-use dmr_streams::{DeviceContext, StreamLease, StreamPool, Tracked};
+use dmr_streams::{DeviceContext, StreamLease};
 use dmr_testkit::Rig;
 
 const BYTES: usize = 4096;
-/// A time that no test may need.
-const LONG: Duration = Duration::from_secs(100);
 const SHORT: Duration = Duration::from_millis(30);
-
-struct Context {
-    resource: Arc<dyn DeviceMemoryResource>,
-    streams: Arc<StreamPool>,
-}
-
-impl DeviceContext for Context {
-    fn resource(&self) -> &Arc<dyn DeviceMemoryResource> {
-        &self.resource
-    }
-
-    fn streams(&self) -> &Arc<StreamPool> {
-        &self.streams
-    }
-}
 
 /// A rig with tracked memory, two streams and two blocks.
 struct Scene {
@@ -41,12 +25,9 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let rig = Rig::new();
-        let streams = Arc::clone(rig.streams());
-        let direct = DirectCudaResource::new(Arc::clone(&streams));
-        let resource = Arc::new(Tracked::new(direct, Arc::clone(&streams)).unwrap());
-        let ctx = Context { resource, streams };
+        let ctx = Context::new(&rig);
         let streams = [(); 2].map(|()| rig.stream());
-        let allocate = || ctx.resource.allocate(BYTES, streams[0].id(), AllocTag::UNTAGGED);
+        let allocate = || ctx.resource().allocate(BYTES, streams[0].id(), AllocTag::UNTAGGED);
         let blocks = [(); 2].map(|()| allocate().unwrap());
         Self { rig, ctx, streams, blocks }
     }
@@ -66,9 +47,9 @@ impl Scene {
     fn assert_clean(self) {
         let Self { rig, ctx, streams, blocks } = self;
         for block in blocks {
-            ctx.resource.deallocate(block).unwrap();
+            ctx.resource().deallocate(block).unwrap();
         }
-        ctx.resource.reap_pending().unwrap();
+        ctx.resource().reap_pending().unwrap();
         drop((ctx, streams));
         rig.assert_clean();
     }
@@ -171,8 +152,8 @@ fn a_launch_that_waits_refuses_no_launch_on_the_blocks_that_it_would_use() {
     std::thread::scope(|threads| {
         let ctx = &scene.ctx;
         let waiting = threads.spawn(move || launch.prepare(ctx).unwrap().finish().unwrap());
-        // It has tried for the first time by now.
-        std::thread::sleep(SHORT);
+        // That of the other launch, and the first try.
+        ctx.wait_until_prepared(2);
         for other in others {
             other.prepare(ctx).unwrap().finish().unwrap();
         }

@@ -148,7 +148,7 @@ fn an_allocation_does_not_wait_if_no_memory_is_being_freed() {
         let block = stage.allocate(a, ALL);
         let before = Instant::now();
         stage.try_allocate(b, ALL).unwrap_err();
-        assert!(before.elapsed() < Duration::from_millis(500), "{upstream:?}");
+        assert!(before.elapsed() < Duration::from_secs(10), "{upstream:?}");
         stage.free(block);
         stage.end();
     }

@@ -127,7 +127,7 @@ fn status_of_child(limit: &SharedLimit) -> i32 {
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: ends the child if a call waits.
-        unsafe { libc::alarm(2) };
+        unsafe { libc::alarm(20) };
         let charged = limit.charge(1, Largest::default());
         let is_refused =
             matches!(charged, Err(ChargeError::Account(error)) if error.problem == Problem::Forked);
@@ -264,7 +264,7 @@ fn a_stopped_process_with_the_lock_is_named_and_what_is_released_meanwhile_is_no
 fn what_was_released_while_the_account_was_locked_is_charged_by_another_without_a_call_of_the_member()
  {
     let directory = directory();
-    let config = config(directory.path(), LIMIT).with_lock_timeout(Duration::from_millis(100));
+    let config = config(directory.path(), LIMIT).with_lock_timeout(Duration::from_secs(1));
     let join = || SharedLimit::join(&config).unwrap();
     let (idle, dropped, other) = (join(), join(), join());
     idle.charge(3 * GIB, Largest::default()).unwrap();
@@ -296,7 +296,7 @@ fn what_was_released_while_the_account_was_locked_is_charged_by_another_without_
 
 #[test]
 fn a_charge_waits_no_longer_than_the_lock_timeout_although_another_thread_waits_before_it() {
-    let (directory, patience) = (directory(), Duration::from_secs(1));
+    let (directory, patience) = (directory(), Duration::from_secs(3));
     let config = config(directory.path(), LIMIT).with_lock_timeout(patience);
     let limit = SharedLimit::join(&config).unwrap();
     let _locked = common::locked(directory.path());

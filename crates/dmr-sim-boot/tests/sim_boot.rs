@@ -22,6 +22,8 @@ fn run(test: &str, variables: &[(&str, &str)]) -> Output {
     for name in ["DEVICES", "CAPACITY", "SEED", "POLICY", "BACKTRACE", "CHECKS", "INSTRUCTIONS"] {
         command.env_remove(format!("DMR_SIM_{name}"));
     }
+    // Tests that run on the main thread have no thread of their name.
+    command.env_remove("RUST_TEST_THREADS");
     command.env("DMR_DRIVER", "sim").envs(variables.iter().copied()).output().unwrap()
 }
 

@@ -6,12 +6,12 @@
 mod context;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use context::{BYTES, Below, Context};
 use dmr_spill::SpillStats;
 use dmr_streams::DeviceContext;
-use dmr_testkit::Rig;
+use dmr_testkit::{Rig, exit_code};
 
 #[test]
 fn a_forked_child_spills_nothing_and_does_not_hang() {
@@ -64,22 +64,4 @@ fn a_forked_child_spills_nothing_and_does_not_hang() {
     });
     drop((own, shared, written, spare, stream));
     ctx.assert_clean(rig);
-}
-
-/// Returns `None` if the child has not ended within ten seconds; it is then killed.
-fn exit_code(child: libc::pid_t) -> Option<i32> {
-    let start = Instant::now();
-    loop {
-        let mut status = 0;
-        // SAFETY: waits for a child of this process.
-        if unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == child {
-            return libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status));
-        }
-        if start.elapsed() > Duration::from_secs(10) {
-            // SAFETY: as above.
-            unsafe { libc::kill(child, libc::SIGKILL) };
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }

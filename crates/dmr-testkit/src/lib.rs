@@ -8,6 +8,7 @@
 //! | [`held_stream`] | [`HeldStream`]: a stream that waits until the test lets it go on |
 //! | [`fake`] | [`FakeHarness`](fake::FakeHarness): a device in host memory, no driver at all |
 //! | [`fake_tool`] | a tool with NVTX's memory extension, which records its calls |
+//! | [`forked`] | [`exit_code`]: the end of a forked child |
 //! | [`faults`] | [`for_each_driver_call`]: a scenario once per driver call that it makes |
 //! | [`repository`] | paths of traces, in the sources and in a device bundle |
 //! | `split_mix` | [`SplitMix64`]: random numbers of sequences that have a definition |
@@ -18,6 +19,8 @@ pub mod executor;
 pub mod fake;
 pub mod fake_tool;
 pub mod faults;
+#[cfg(unix)]
+pub mod forked;
 pub mod harness;
 pub mod held_stream;
 pub mod repository;
@@ -27,6 +30,8 @@ mod split_mix;
 
 pub use executor::{CountedWakes, block_on};
 pub use faults::{for_each_driver_call, for_each_driver_call_of_two};
+#[cfg(unix)]
+pub use forked::exit_code;
 pub use harness::ResourceHarness;
 pub use held_stream::HeldStream;
 pub use rig::{Rig, RigConfig};

@@ -223,7 +223,7 @@ fn a_program_that_hangs_is_killed_with_its_children() {
     let hang = "sleep 1000 & echo $! >\"$(dirname \"$0\")/child\"; wait";
     scene.put("all/device", &device("async direct pool virtual", hang));
     let started = Instant::now();
-    let failure = scene.run(&["--timeout", "1", "--rows", "memcheck.async"]).unwrap_err();
+    let failure = scene.run(&["--timeout", "3", "--rows", "memcheck.async"]).unwrap_err();
     assert!(failure.contains("1 rows are red"), "{failure}");
     let child = std::fs::read_to_string(scene.path("all/child")).unwrap();
     let runs = || {
