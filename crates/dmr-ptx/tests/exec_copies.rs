@@ -149,3 +149,32 @@ fn a_copy_that_ignores_its_source_writes_zeros() {
     let all = copied(body).unwrap();
     assert_eq!(all, (0..64).map(|n| if n % 2 == 0 { 0 } else { 100 + n }).collect::<Vec<_>>());
 }
+
+#[test]
+fn copies_in_a_loop_are_in_flight_until_the_last_is_waited_for() {
+    // More copies of the same bytes than are kept.
+    let looped = |label: &str, copy: &str| {
+        format!(
+            "mov.u32 %r8, 0; {label}: {copy} add.s32 %r8, %r8, 1; setp.lt.s32 %p3, %r8, 300;
+             @%p3 bra {label};"
+        )
+    };
+    let copies = |group: &str| looped("again", &format!("{COPY} {group}"));
+    let expected: Vec<u32> = (101..165).collect();
+    race(&format!("{} {OWN}", copies("")));
+    assert_eq!(copied(&format!("{} cp.async.wait_all; {OWN}", copies(""))).unwrap(), expected);
+    let commit = "cp.async.commit_group;";
+    race(&format!("{} cp.async.wait_group 1; {OWN}", copies(commit)));
+    let waited = format!("{} cp.async.wait_group 0; {OWN}", copies(commit));
+    assert_eq!(copied(&waited).unwrap(), expected);
+    // The last group of these bytes is followed by 300 groups of others.
+    let other = "cp.async.ca.shared.global [%r3+256], [%rd1], 4; cp.async.commit_group;";
+    let both = format!("{} {}", copies(commit), looped("other", other));
+    race(&format!("{both} {OWN}"));
+    race(&format!("{both} cp.async.wait_group 301; {OWN}"));
+    assert_eq!(copied(&format!("{both} cp.async.wait_group 300; {OWN}")).unwrap(), expected);
+    // Others read them after a barrier behind the wait.
+    let opposite = format!("bar.sync 0; {OPPOSITE}");
+    copied(&format!("{} cp.async.wait_all; {opposite}", copies(""))).unwrap();
+    race(&format!("{} bar.sync 0; cp.async.wait_all; {OPPOSITE}", copies("")));
+}

@@ -2,11 +2,15 @@
 //!
 //! The bytes of a copy are there at once. Until it is waited for, an access to them is a race with the thread that began
 //! the copy: on a device they may not be there.
+//!
+//! Memory is bounded. Of the copies of a thread that have the same bytes and are waited for in the same way, the last one
+//! is kept: its bytes are in flight until it is waited for, which is no earlier than for those before it. Of different
+//! ones, a block keeps [`MOST`]; those that begin later count as completed, which can only miss races.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The instructions that a copy belongs to, each kind with groups of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum CopyKind {
     /// `cp.async`
     Lane,
@@ -37,6 +41,11 @@ pub(super) struct InFlight {
     pub(super) phase: Option<Phase>,
 }
 
+/// The maximum number of copies that a block keeps.
+const MOST: usize = 1 << 18;
+/// The number of copies of a thread from which on those that others replace are removed.
+const SOME: usize = 64;
+
 /// The groups and copies of a thread.
 #[derive(Debug, Default)]
 struct Groups {
@@ -44,6 +53,8 @@ struct Groups {
     committed: [u32; 2],
     /// The copies, and the number of the group of each.
     copies: Vec<(u32, u32)>,
+    /// The number of copies that were left when replaced ones were last removed.
+    left: usize,
 }
 
 /// The copies of a block that are in flight.
@@ -65,6 +76,16 @@ impl Copies {
 
     /// Notes a copy in a block with `shared` bytes of shared memory.
     pub(super) fn start(&mut self, copy: InFlight, shared: usize) {
+        if self
+            .threads
+            .get(&copy.thread)
+            .is_some_and(|groups| groups.copies.len() >= SOME.max(2 * groups.left))
+        {
+            self.remove_replaced(copy.thread);
+        }
+        if self.copies.len() - self.free.len() >= MOST {
+            return;
+        }
         self.words.resize(shared.div_ceil(4), 0);
         let index = self.free.pop().unwrap_or(self.copies.len() as u32);
         if index as usize == self.copies.len() {
@@ -79,6 +100,29 @@ impl Copies {
         groups.copies.push((index, groups.committed[copy.kind as usize]));
         if let Some(phase) = copy.phase {
             self.by_object.entry(phase.object).or_default().push(index);
+        }
+    }
+
+    /// Removes the copies of a thread that a later one with the same bytes replaces.
+    fn remove_replaced(&mut self, thread: u32) {
+        let Some(groups) = self.threads.get_mut(&thread) else { return };
+        let mut kept = HashSet::new();
+        let mut replaced = Vec::new();
+        for &(index, _) in groups.copies.iter().rev() {
+            let Some(copy) = self.copies[index as usize] else { continue };
+            let InFlight { kind, address, bytes, is_source, phase, .. } = copy;
+            if !kept.insert((kind, address, bytes, is_source, phase.map(|phase| phase.object))) {
+                replaced.push(index);
+            }
+        }
+        groups.left = kept.len();
+        let gone: HashSet<u32> = replaced.iter().copied().collect();
+        groups.copies.retain(|(index, _)| !gone.contains(index));
+        for (_, bound) in &mut self.by_object {
+            bound.retain(|index| !gone.contains(index));
+        }
+        for index in replaced {
+            self.remove(index);
         }
     }
 
@@ -164,5 +208,54 @@ impl Copies {
     fn words_of(&mut self, copy: &InFlight) -> Option<&mut [u32]> {
         let words = copy.address / 4..(copy.address + copy.bytes).div_ceil(4);
         self.words.get_mut(words.start as usize..words.end as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHARED: usize = 1 << 20;
+
+    fn copy(thread: u32, address: u64) -> InFlight {
+        let (kind, instruction) = (CopyKind::Lane, 0);
+        InFlight { kind, thread, instruction, address, bytes: 4, is_source: false, phase: None }
+    }
+
+    #[test]
+    fn a_million_copies_of_the_same_bytes_take_the_memory_of_some() {
+        let phase = Some(Phase { object: 64, number: 0 });
+        for (kind, is_source, phase) in [
+            (CopyKind::Lane, false, None),
+            (CopyKind::Bulk, true, None),
+            (CopyKind::Bulk, false, phase),
+        ] {
+            let mut copies = Copies::default();
+            for index in 0..1_000_000 {
+                let address = index % 8 * 4;
+                copies.start(InFlight { kind, is_source, phase, ..copy(0, address) }, SHARED);
+            }
+            assert!(copies.copies.len() <= 2 * SOME, "{}", copies.copies.len());
+            assert!(copies.by_object.values().all(|bound| bound.len() <= 2 * SOME));
+            for address in 0..8 {
+                assert!(copies.conflict(address * 4, 4, true).is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn different_copies_are_bounded_and_those_that_are_kept_can_be_waited_for() {
+        let mut copies = Copies::default();
+        for index in 0..300_000 {
+            copies.start(copy(index % 1024, u64::from(index) * 4 % SHARED as u64), SHARED);
+        }
+        assert_eq!(copies.copies.len(), MOST);
+        for thread in 0..1024 {
+            copies.commit(thread, CopyKind::Lane);
+            copies.wait(thread, CopyKind::Lane, 0);
+        }
+        assert!(copies.is_empty());
+        copies.start(copy(0, 0), SHARED);
+        assert!(copies.conflict(0, 4, false).is_some());
     }
 }
