@@ -164,3 +164,13 @@ fn a_grid_has_whole_clusters() {
         assert_eq!(result.is_ok(), is_valid, "{cluster:?}");
     }
 }
+
+#[test]
+fn the_source_of_a_reducing_copy_may_be_mapped_to_the_own_block() {
+    let copy = "@!%p1 bra done; mapa.shared::cluster.u32 %r11, %r0, %r2;
+        mul.wide.u32 %rd5, %r9, 256; add.s64 %rd5, %rd0, %rd5;
+        cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd5], [%r11], 256;
+        cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; done:";
+    let expected: Vec<u32> = (0..512).map(|n| n / 64 * 100 + n % 64).collect();
+    assert_eq!(run(&format!("{FILL} {MEET} {copy}")).unwrap(), expected);
+}

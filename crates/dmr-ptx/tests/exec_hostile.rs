@@ -5,8 +5,8 @@ mod support {
     pub(crate) mod programs;
 }
 
-use dmr_ptx::{Access, AccessError, GlobalMemory, Launch, Program};
-use exec_memory::{BASE, Buffer, HEADER};
+use dmr_ptx::{Access, AccessError, FaultKind, GlobalMemory, Launch, Program};
+use exec_memory::{BASE, Buffer, HEADER, load, run, run_with};
 
 /// A kernel with something of everything.
 const KERNEL: &str = ".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);
@@ -202,4 +202,38 @@ fn a_reduction_at_a_barrier_may_drop_its_result() {
     let program = Program::load(&text).unwrap();
     let launch = Launch::new(&program, program.kernel("k").unwrap(), [1; 3], [64, 1, 1]);
     launch.run(&mut Guarded(Buffer::zeroed(16))).unwrap();
+}
+
+#[test]
+fn volatile_accesses_at_the_end_of_the_address_space_are_refused() {
+    for access in [
+        "ld.volatile.shared.u32 %r1, [%rd1]",
+        "st.volatile.shared.u32 [%rd1], 1",
+        "ld.volatile.global.u32 %r1, [%rd1]",
+        "atom.shared.add.u32 %r1, [%rd1], 1",
+        "ld.volatile.u32 %r1, [%rd1]",
+    ] {
+        let text = format!(
+            ".visible .entry k() {{ .shared .align 4 .b8 all[64]; .reg .b32 %r<4>; .reg .b64 %rd<4>;
+                 mov.u32 %r2, all; mov.u64 %rd1, -4; {access}; ret; }}"
+        );
+        let fault = run(&text, 1, 1, &[], &mut Buffer::zeroed(1)).unwrap_err();
+        // Above shared memory are the addresses of other blocks of a cluster.
+        let is_refused = matches!(fault.kind, FaultKind::Invalid(_) | FaultKind::Memory { .. });
+        assert!(is_refused, "{access}: {fault}");
+    }
+}
+
+#[test]
+fn a_block_has_less_shared_memory_than_addresses_have_room_for() {
+    let program = load(
+        ".extern .shared .align 4 .b8 all[]; .visible .entry k() { .reg .b32 %r<2>; mov.u32 %r1, all; ret; }",
+    );
+    let mut memory = Buffer::zeroed(1);
+    let launched = run_with(&program, 1, 1, &[], &mut memory, |launch| {
+        launch.limits.shared_bytes = u32::MAX;
+        launch.shared_bytes = (1 << 24) + 1;
+    });
+    let fault = launched.unwrap_err();
+    assert!(matches!(fault.kind, FaultKind::InvalidLaunch(_)), "{fault}");
 }

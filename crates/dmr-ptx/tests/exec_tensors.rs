@@ -140,3 +140,28 @@ fn bytes_that_are_no_map_are_refused() {
     let fault = boxed(&map(), [0, 0], &body).unwrap_err();
     assert!(matches!(fault.kind, FaultKind::Invalid(_)), "{fault}");
 }
+
+#[test]
+fn a_box_is_no_larger_than_the_shared_memory_of_the_block() {
+    let mut map = map();
+    map.dimensions[1] = TensorDimension { box_size: 5, ..map.dimensions[1] };
+    // 640 bytes; the block has 520.
+    let fault = boxed(&map, [0, 0], LOAD).unwrap_err();
+    assert!(matches!(fault.kind, FaultKind::Invalid(_)), "{fault}");
+    assert!(fault.to_string().contains("520 bytes at most"), "{fault}");
+}
+
+#[test]
+fn addresses_at_the_end_of_memory_are_refused() {
+    let map = TensorMap { address: u64::MAX - 15, ..map() };
+    let fault = boxed(&map, [0, 0], LOAD).unwrap_err();
+    assert!(matches!(fault.kind, FaultKind::Memory { .. }), "{fault}");
+    let store =
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%rd2, {%r10, %r11}], [%r0];";
+    let fault = boxed(&map, [0, 0], &format!("{FILL} {store} {WAIT}")).unwrap_err();
+    assert!(matches!(fault.kind, FaultKind::Memory { .. }), "{fault}");
+    let plain = "mov.u64 %rd3, -128;
+        cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd3], [%r0], 256;";
+    let fault = boxed(&map, [0, 0], &format!("{FILL} {plain} {WAIT}")).unwrap_err();
+    assert!(matches!(fault.kind, FaultKind::Memory { .. }), "{fault}");
+}

@@ -197,8 +197,8 @@ impl Core<'_> {
         let from = self.addresses(warp, fragment, &copy.from);
         let sizes = *self.value(warp, fragment.base, copy.size);
         for lane in lanes_of(mask) {
-            let (size, address) =
-                (sizes[lane] & 0xffff_ffff, resolve_shared(&copy.from, from[lane]));
+            let size = sizes[lane] & 0xffff_ffff;
+            let address = self.own_address(resolve_shared(&copy.from, from[lane]));
             if !size.is_multiple_of(16) {
                 let message = format!("a copy that reduces {size} bytes: not a multiple of 16");
                 return Err(Stop::new(FaultKind::Invalid(message), lane));
