@@ -272,3 +272,43 @@ fn a_flag_behind_a_fence_orders_blocks() {
     assert_eq!(between_blocks(&body("membar.gl;")).unwrap(), [77, 1, 77, 0]);
     assert!(matches!(between_blocks(&body("")).unwrap_err().kind, FaultKind::Race { .. }));
 }
+
+#[test]
+fn lanes_that_a_partial_barrier_leaves_out_race_with_those_it_orders() {
+    // Lane 5 writes a word, lanes of the mask meet, and all lanes read the word at once.
+    let body = |mask: &str, first: &str| {
+        format!(
+            "setp.eq.u32 %p1, %r1, 5; mov.b32 %r8, 1; shl.b32 %r8, %r8, %r1; and.b32 %r8, %r8, {mask};
+             setp.ne.u32 %p2, %r8, 0; @%p1 {first}; @%p2 bar.warp.sync {mask};"
+        )
+    };
+    for (write, read) in [
+        ("st.global.u32 [%rd0], 7", "ld.global.u32 %r7, [%rd0];"),
+        ("st.shared.u32 [%r3], 7", "ld.shared.u32 %r7, [%r3];"),
+    ] {
+        runs_clean(&format!("{} {read}", body("-1", write)), 32);
+        // Lanes 0, 5 and 31.
+        let fault = fault_of(&format!("{} {read}", body("0x80000021", write)), 32);
+        let FaultKind::Race { ref other, .. } = fault.kind else { panic!("{fault}") };
+        assert_eq!((fault.thread.thread[0], other.thread[0]), (1, 5), "{fault}");
+        // A barrier of all lanes orders what the partial one has not.
+        runs_clean(&format!("{} bar.warp.sync -1; {read}", body("0x80000021", write)), 32);
+    }
+}
+
+#[test]
+fn a_barrier_that_no_block_has_is_a_finding_and_with_the_check_off_another_one() {
+    let fault = fault_of("mov.u32 %r5, 16; bar.sync %r5;", 32);
+    assert!(matches!(fault.kind, FaultKind::DivergentBarrier(_)), "{fault}");
+    let program = load(&kernel("mov.u32 %r5, 17; bar.sync %r5;"));
+    run_with(&program, 1, 32, &[BASE], &mut Buffer::zeroed(64), |launch| {
+        launch.checks.divergence = false;
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_barrier_for_a_part_of_a_warp_is_an_illegal_instruction() {
+    let fault = fault_of("mov.u32 %r5, 48; bar.sync 1, %r5;", 64);
+    assert!(matches!(fault.kind, FaultKind::IllegalInstruction(_)), "{fault}");
+}

@@ -81,6 +81,7 @@ fn code_of(fault: &FaultKind) -> Option<Code> {
         // Beyond the local memory of a thread.
         FaultKind::StackOverflow(_) => Some(ERROR_ILLEGAL_ADDRESS),
         FaultKind::Assertion(_) => Some(ERROR_ASSERT),
+        FaultKind::IllegalInstruction(_) => Some(ERROR_ILLEGAL_INSTRUCTION),
         FaultKind::NoProgress(_) | FaultKind::InstructionLimit(_) => Some(ERROR_LAUNCH_TIMEOUT),
         _ => Some(ERROR_LAUNCH_FAILED),
     }

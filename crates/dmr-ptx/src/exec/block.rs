@@ -14,7 +14,7 @@ use super::shadow::Shadow;
 use super::warp::{Fragment, State, Warp};
 
 /// The number of barriers of a block.
-const BARRIERS: usize = 16;
+pub(super) const BARRIERS: u32 = 16;
 
 /// The arrivals at a barrier since it last completed.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +63,7 @@ impl Common {
             copies: Copies::default(),
             cluster_arrivals: ClusterArrivals::default(),
             visited: HashSet::new(),
-            barriers: vec![arrivals; BARRIERS],
+            barriers: vec![arrivals; BARRIERS as usize],
             arrived: 0,
         }
     }
@@ -91,7 +91,7 @@ impl Common {
         }
     }
 
-    /// Counts lanes of a warp that arrive at a barrier; `holds` are those whose predicate is true.
+    /// Counts lanes of a warp that arrive at a barrier, below [`BARRIERS`]; `holds` are those whose predicate is true.
     pub(super) fn arrive(
         &mut self,
         warp: u32,
@@ -100,15 +100,13 @@ impl Common {
         threads: Option<u32>,
         holds: Mask,
     ) -> Result<(), FaultKind> {
-        let Some(barrier) = self.barriers.get_mut(id as usize) else {
-            return Err(FaultKind::Invalid(format!("barrier {id}: a block has barriers 0 to 15")));
-        };
+        let Some(barrier) = self.barriers.get_mut(id as usize) else { return Ok(()) };
         if let Some(threads) = threads
             && (threads == 0 || threads % 32 != 0)
         {
             let message =
                 format!("barrier {id} for {threads} threads: not a multiple of the warp size");
-            return Err(FaultKind::Invalid(message));
+            return Err(FaultKind::IllegalInstruction(message));
         }
         if self.arrived >> id & 1 != 0 && barrier.threads != threads {
             let message = format!("barrier {id} is used with different numbers of threads");

@@ -98,11 +98,10 @@ impl Core<'_> {
         let touch = Touch { run, bytes: reach.bytes, first_thread, touching, instruction: self.pc };
         let mut found = shadow.touch(&touch, &common.order);
         if reach.uniform && found.is_none() {
-            // Of lanes that access the same bytes, the first and the last stand for all; those that change them, unless
-            // lanes were ordered one by one.
+            // Of lanes that access the same bytes, the first and the last stand for all, unless lanes were ordered one by
+            // one.
             let last = WARP - 1 - reach.mask.leading_zeros() as usize % WARP;
-            let every = touching == Touching::StrongWrite
-                && common.order.has_ordered_pairs(warp.number as usize);
+            let every = common.order.has_ordered_pairs(warp.number as usize);
             let rest = if every { reach.mask & (reach.mask - 1) } else { 1 << last };
             for first in lanes_of(rest) {
                 let touch = Touch { run: Run { first, ..run }, ..touch };
@@ -163,11 +162,10 @@ impl Core<'_> {
         };
         let mut found = races.touch(&touch, seen);
         if reach.uniform && touching != Touching::StrongRead {
-            // Of lanes that access the same bytes, the first and the last stand for all; those that change them, unless
-            // lanes were ordered one by one.
+            // Of lanes that access the same bytes, the first and the last stand for all, unless lanes were ordered one by
+            // one.
             let last = WARP - 1 - reach.mask.leading_zeros() as usize % WARP;
-            let every = touching == Touching::StrongWrite
-                && common.order.has_ordered_pairs(warp.number as usize);
+            let every = common.order.has_ordered_pairs(warp.number as usize);
             let rest = if every { reach.mask & (reach.mask - 1) } else { 1 << last };
             for lane in lanes_of(rest) {
                 let touch = GlobalTouch { first_lane: lane as u32, ..touch };

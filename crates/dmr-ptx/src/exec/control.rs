@@ -2,7 +2,7 @@
 
 use crate::types::{Lanes, Mask, WARP};
 
-use super::block::Common;
+use super::block::{BARRIERS, Common};
 use super::code::{Barrier, BarrierKind, Op, Value};
 use super::core::{Core, Flow, Stop, wait};
 use super::fault::FaultKind;
@@ -264,7 +264,17 @@ impl Core<'_> {
                 ))
             }
         };
-        let id = one(self.value(warp, fragment.base, barrier.id))?;
+        let mut id = one(self.value(warp, fragment.base, barrier.id))?;
+        if id >= BARRIERS {
+            // The ISA has no such barrier. An H200 takes another one.
+            if self.checks.divergence {
+                let kind = FaultKind::DivergentBarrier(format!(
+                    "there is no barrier {id}: a block has barriers 0 to 15"
+                ));
+                return Err(Stop::new(kind, mask.trailing_zeros() as usize));
+            }
+            id %= BARRIERS;
+        }
         let threads =
             barrier.threads.map(|value| one(self.value(warp, fragment.base, value))).transpose()?;
         let holds = predicate_mask(self.value(warp, fragment.base, barrier.predicate));

@@ -160,6 +160,9 @@ pub enum FaultKind {
     /// `__assertfail`: a device-side `assert` failed.
     #[error("{0}")]
     Assertion(String),
+    /// An instruction with operands that the device has no meaning for.
+    #[error("illegal instruction: {0}")]
+    IllegalInstruction(String),
     /// `trap` was executed.
     #[error("trap")]
     Trap,

@@ -26,6 +26,8 @@ struct WarpOrder {
     lanes: u32,
     /// For each lane, the stamps below which it has seen each other lane.
     pairs: Option<Box<[[u32; WARP]; WARP]>>,
+    /// The stamp at which some lanes were last ordered without the others.
+    paired: u32,
 }
 
 /// The order of the threads of a block.
@@ -48,6 +50,7 @@ impl Order {
             pending: row(),
             lanes: 0,
             pairs: None,
+            paired: 0,
         };
         Self {
             now: 1,
@@ -76,9 +79,9 @@ impl Order {
         self.now
     }
 
-    /// Returns whether some lanes of a warp were ordered without the others.
+    /// Returns whether some lanes of a warp were ordered without the others since all of them were ordered.
     pub(super) fn has_ordered_pairs(&self, warp: usize) -> bool {
-        self.warps.get(warp).is_some_and(|order| order.pairs.is_some())
+        self.warps.get(warp).is_some_and(|order| order.paired > order.lanes.max(self.block))
     }
 
     /// Returns whether a barrier of the whole block has completed since `stamp`.
@@ -147,6 +150,7 @@ impl Order {
             order.lanes = now;
             return;
         }
+        order.paired = now;
         let pairs = order.pairs.get_or_insert_with(|| Box::new([[0; WARP]; WARP]));
         let mut row = [0; WARP];
         for lane in lanes_of(mask) {

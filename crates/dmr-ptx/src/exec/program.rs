@@ -265,6 +265,7 @@ pub struct Program {
     pub(super) code: Code,
     pub(super) kernels: Vec<Kernel>,
     pub(super) globals: Vec<Global>,
+    pub(super) target: u32,
 }
 
 impl Program {
@@ -304,6 +305,13 @@ impl Program {
     #[must_use]
     pub fn globals(&self) -> &[Global] {
         &self.globals
+    }
+
+    /// Returns the compute capability that the text was made for, with its last digit as the minor number: 90 for
+    /// `sm_90a`.
+    #[must_use]
+    pub fn target(&self) -> u32 {
+        self.target
     }
 
     /// Returns the first kernel that is not supported, with the reason.

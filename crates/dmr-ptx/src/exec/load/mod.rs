@@ -32,7 +32,9 @@ pub(super) fn load(texts: &[&str]) -> Result<Program, LoadError> {
         loader.add_function(index);
     }
     let kernels = loader.kernels();
-    Ok(Program { code: loader.code, kernels, globals: loader.globals })
+    let target = module.target.chars().filter(char::is_ascii_digit).collect::<String>();
+    let target = target.parse().unwrap_or(0);
+    Ok(Program { code: loader.code, kernels, globals: loader.globals, target })
 }
 
 /// A variable in shared memory.
