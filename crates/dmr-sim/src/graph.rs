@@ -1,23 +1,16 @@
-//! Graphs: nodes of work with the order between them, made by calls or captured from streams; and their launches.
-//!
-//! A launch is one operation of its stream: its nodes come after all earlier work of the stream, and all later work
-//! of the stream comes after them. Between them only the edges order. For that, an executable graph has streams of
-//! its own, its lanes: a node follows one of its dependencies on that one's lane, and waits for the others. Each
-//! launch comes after the one before of the same executable graph, as the driver's manual says.
+//! Graphs: nodes of work with the order between them, made by calls or captured from streams.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use crate::abi::*;
-use crate::clock::{Clock, Epoch};
+use crate::executable::Executable;
+use crate::graph_capture::Captured;
+use crate::graph_memory::GraphMemory;
 use crate::kernel::KernelArgs;
-use crate::machine::{Action, Capture, HostCall, Machine, StreamKind};
+use crate::machine::HostCall;
 use crate::memory::{CopyWork, FillWork};
-use crate::report::GraphNode;
-use crate::session::Session;
 use crate::stream_memory::WordOperation;
-
-/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
-pub(crate) const AUTO_FREE_ON_LAUNCH: u64 = 1;
 
 /// All graphs of a machine.
 #[derive(Default)]
@@ -27,11 +20,13 @@ pub(crate) struct Graphs {
     /// The graphs that streams capture, by capture.
     pub(crate) captures: HashMap<u32, Captured>,
     /// The nodes before the last record of an event in a capture.
-    event_nodes: HashMap<u32, Vec<u32>>,
+    pub(crate) event_nodes: HashMap<u32, Vec<u32>>,
     last_node: u32,
-    last_executable: u32,
+    pub(crate) last_executable: u32,
     /// Lanes of executable graphs that were destroyed, by context.
-    free_lanes: Vec<(u32, u32)>,
+    pub(crate) free_lanes: Vec<(u32, u32)>,
+    /// The memory of nodes, also of nodes that no graph has any more.
+    pub(crate) memory: Vec<Arc<GraphMemory>>,
 }
 
 /// A graph: its nodes in the order in which they were made. Numbers of nodes are unique in a machine.
@@ -62,40 +57,9 @@ pub(crate) enum NodeWork {
     Record(u32),
     Wait(u32),
     Words(Vec<(u64, WordOperation)>),
-    Allocate(GraphMemory),
+    Allocate(Arc<GraphMemory>),
     Free(u64),
     Child(Graph),
-}
-
-/// The memory that a node allocates at each launch.
-#[derive(Clone, Copy)]
-pub(crate) struct GraphMemory {
-    pub(crate) at: u64,
-    pub(crate) bytes: u64,
-    pub(crate) device: usize,
-}
-
-/// A graph that streams capture.
-#[derive(Default)]
-pub(crate) struct Captured {
-    pub(crate) graph: Graph,
-    /// The nodes that the next node of each capturing stream comes after.
-    pub(crate) tails: HashMap<u32, Vec<u32>>,
-    /// The handles of these nodes, as the program has seen them last.
-    pub(crate) handles: HashMap<u32, Vec<Handle>>,
-}
-
-/// A graph that can be launched.
-pub(crate) struct Executable {
-    pub(crate) flags: u64,
-    /// The nodes without child graphs, in an order that the edges allow.
-    nodes: Vec<(u32, Node)>,
-    /// The place in `lanes` of each node.
-    lane_of: Vec<usize>,
-    lanes: Vec<u32>,
-    context: u32,
-    /// The end of the last launch.
-    last: Option<(Epoch, Clock)>,
 }
 
 impl NodeWork {
@@ -115,13 +79,18 @@ impl NodeWork {
             Self::Words(_) => 12,
         }
     }
+
+    /// Returns whether it is a kernel with an empty grid.
+    pub(crate) fn is_empty_launch(&self) -> bool {
+        matches!(self, Self::Kernel { args, .. } if args.grid().contains(&0))
+    }
 }
 
 impl Graph {
     /// Returns whether a node allocates the memory at this address.
     pub(crate) fn allocates(&self, address: u64) -> bool {
         let is_it =
-            |node: &Node| matches!(node.work, NodeWork::Allocate(memory) if memory.at == address);
+            |node: &Node| matches!(&node.work, NodeWork::Allocate(memory) if memory.at == address);
         self.nodes.values().any(is_it)
     }
 
@@ -140,7 +109,7 @@ impl Graph {
     }
 
     /// Returns the nodes in an order that the edges allow; `None` if there is a cycle.
-    fn sorted(&self) -> Option<Vec<u32>> {
+    pub(crate) fn sorted(&self) -> Option<Vec<u32>> {
         let (mut order, mut done) = (Vec::new(), BTreeSet::new());
         while order.len() < self.nodes.len() {
             let ready = |(id, node): &(&u32, &Node)| {
@@ -156,8 +125,8 @@ impl Graph {
         Some(order)
     }
 
-    /// Returns whether every node is one of these or comes before one of them.
-    fn all_before(&self, last: &[u32]) -> bool {
+    /// Returns whether each node of `nodes` is one of `last` or comes before one of them.
+    pub(crate) fn all_before(&self, nodes: &[u32], last: &[u32]) -> bool {
         let mut open = last.to_vec();
         let mut seen = BTreeSet::new();
         while let Some(id) = open.pop() {
@@ -167,7 +136,16 @@ impl Graph {
                 open.extend(&node.after);
             }
         }
-        self.nodes.keys().all(|id| seen.contains(id))
+        nodes.iter().all(|id| seen.contains(id))
+    }
+
+    /// Removes a node with its edges.
+    fn remove(&mut self, node: u32) -> Option<Node> {
+        let removed = self.nodes.remove(&node)?;
+        for other in self.nodes.values_mut() {
+            other.after.retain(|before| *before != node);
+        }
+        Some(removed)
     }
 }
 
@@ -184,11 +162,24 @@ impl Graphs {
         self.graphs.get_mut(&id).or(captured).ok_or(ERROR_INVALID_VALUE)
     }
 
-    /// Returns the graph that has this node.
-    pub(crate) fn graph_of(&mut self, node: u32) -> Outcome<&mut Graph> {
+    /// Returns all graphs, also those that captures in progress make.
+    fn all(&mut self) -> impl Iterator<Item = &mut Graph> {
         let captured = self.captures.values_mut().map(|captured| &mut captured.graph);
-        let mut graphs = self.graphs.values_mut().chain(captured);
-        graphs.find(|graph| graph.nodes.contains_key(&node)).ok_or(ERROR_INVALID_VALUE)
+        self.graphs.values_mut().chain(captured)
+    }
+
+    /// Returns a node of any graph.
+    pub(crate) fn node(&mut self, node: u32) -> Outcome<&mut Node> {
+        self.all().find_map(|graph| graph.nodes.get_mut(&node)).ok_or(ERROR_INVALID_VALUE)
+    }
+
+    /// Removes a node with its edges. In a capture, the next node of a stream does not come after it, nor does a stream
+    /// that waits for an event behind it.
+    pub(crate) fn remove_node(&mut self, node: u32) -> Outcome {
+        self.all().find_map(|graph| graph.remove(node)).ok_or(ERROR_INVALID_VALUE)?;
+        let tails = self.captures.values_mut().flat_map(|captured| captured.tails.values_mut());
+        tails.chain(self.event_nodes.values_mut()).for_each(|nodes| nodes.retain(|it| *it != node));
+        Ok(())
     }
 
     /// Copies a graph. The nodes get numbers of their own, in the same order.
@@ -206,7 +197,7 @@ impl Graphs {
     }
 
     /// Replaces each child graph by its nodes, and an empty node after all of them that keeps the child's number.
-    fn flattened(&mut self, graph: &Graph) -> Graph {
+    pub(crate) fn flattened(&mut self, graph: &Graph) -> Graph {
         let mut flat = Graph::default();
         for (&id, node) in &graph.nodes {
             let NodeWork::Child(child) = &node.work else {
@@ -229,254 +220,5 @@ impl Graphs {
             );
         }
         flat
-    }
-
-    pub(crate) fn executable(&mut self, id: u32) -> Outcome<&mut Executable> {
-        self.executables.get_mut(&id).ok_or(ERROR_INVALID_VALUE)
-    }
-
-    /// Removes an executable graph. Its work still runs.
-    pub(crate) fn destroy(&mut self, id: u32) -> Outcome {
-        let gone = self.executables.remove(&id).ok_or(ERROR_INVALID_VALUE)?;
-        self.free_lanes.extend(gone.lanes.into_iter().map(|lane| (gone.context, lane)));
-        Ok(())
-    }
-}
-
-impl Executable {
-    /// Returns its nodes as a graph, for a launch that a stream captures.
-    pub(crate) fn as_graph(&self) -> Graph {
-        Graph { nodes: self.nodes.iter().cloned().collect() }
-    }
-
-    /// Replaces the work of a node by other work of the same kind.
-    pub(crate) fn set(&mut self, node: u32, work: NodeWork) -> Outcome {
-        let found = self.nodes.iter_mut().find(|(id, _)| *id == node);
-        let (_, node) = found.ok_or(ERROR_INVALID_VALUE)?;
-        if node.work.kind() != work.kind() {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        node.work = work;
-        Ok(())
-    }
-}
-
-/// The reason why an executable graph cannot take over a graph: `CUgraphExecUpdateResult`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mismatch {
-    Topology = 2,
-    Kind = 3,
-}
-
-impl Machine {
-    /// Makes an executable graph.
-    pub(crate) fn instantiate(&mut self, graph: u32, flags: u64, context: u32) -> Outcome<u32> {
-        let graphs = &mut self.graphs;
-        let graph = graphs.graphs.get(&graph).cloned().ok_or(ERROR_INVALID_VALUE)?;
-        let flat = graphs.flattened(&graph);
-        let order = flat.sorted().ok_or(ERROR_INVALID_VALUE)?;
-        let nodes: Vec<_> =
-            order.iter().filter_map(|id| Some((*id, flat.nodes.get(id)?.clone()))).collect();
-        // The last node of each lane.
-        let mut ends: Vec<u32> = Vec::new();
-        let mut lane_of = Vec::new();
-        for (id, node) in &nodes {
-            let lane = ends.iter().position(|end| node.after.contains(end));
-            match lane {
-                Some(lane) => ends[lane] = *id,
-                None => ends.push(*id),
-            }
-            lane_of.push(lane.unwrap_or(ends.len() - 1));
-        }
-        let device = self.contexts.get(context as usize).ok_or(ERROR_INVALID_CONTEXT)?.device;
-        let mut lanes = Vec::new();
-        for _ in &ends {
-            let free = self.graphs.free_lanes.iter().position(|(of, _)| *of == context);
-            lanes.push(match free {
-                Some(at) => self.graphs.free_lanes.swap_remove(at).1,
-                None => self.new_stream(context, device, StreamKind::NonBlocking, 0),
-            });
-        }
-        let graphs = &mut self.graphs;
-        graphs.last_executable += 1;
-        let executable = Executable { flags, nodes, lane_of, lanes, context, last: None };
-        graphs.executables.insert(graphs.last_executable, executable);
-        Ok(graphs.last_executable)
-    }
-
-    /// Takes over the work of a graph with the same nodes and edges. Returns the reason if that cannot be.
-    pub(crate) fn update(&mut self, executable: u32, graph: u32) -> Outcome<Option<Mismatch>> {
-        let graphs = &mut self.graphs;
-        let graph = graphs.graphs.get(&graph).cloned().ok_or(ERROR_INVALID_VALUE)?;
-        let flat = graphs.flattened(&graph);
-        let order = flat.sorted().ok_or(ERROR_INVALID_VALUE)?;
-        let executable = graphs.executable(executable)?;
-        let places = |ids: &[u32], after: &[u32]| -> BTreeSet<Option<usize>> {
-            after.iter().map(|id| ids.iter().position(|known| known == id)).collect()
-        };
-        let known: Vec<u32> = executable.nodes.iter().map(|(id, _)| *id).collect();
-        let new: Vec<&Node> = order.iter().filter_map(|id| flat.nodes.get(id)).collect();
-        let same = |(old, new): (&(u32, Node), &&Node)| {
-            places(&known, &old.1.after) == places(&order, &new.after)
-        };
-        if known.len() != new.len() || !executable.nodes.iter().zip(&new).all(same) {
-            return Ok(Some(Mismatch::Topology));
-        }
-        let kinds = executable.nodes.iter().zip(&new);
-        if kinds.into_iter().any(|((_, old), new)| old.work.kind() != new.work.kind()) {
-            return Ok(Some(Mismatch::Kind));
-        }
-        for ((_, old), new) in executable.nodes.iter_mut().zip(new) {
-            old.work = new.work.clone();
-        }
-        Ok(None)
-    }
-
-    /// Adds the work to the graph that the stream captures, if it captures one.
-    pub(crate) fn capture(
-        &mut self,
-        stream: u32,
-        work: impl FnOnce() -> NodeWork,
-    ) -> Outcome<bool> {
-        if !self.captured(stream)? {
-            return Ok(false);
-        }
-        let Some(Capture { id, .. }) = self.streams[stream as usize].capture else {
-            return Ok(true);
-        };
-        let node = self.graphs.new_node();
-        let captured = self.graphs.captures.entry(id).or_default();
-        let tail = captured.tails.entry(stream).or_default();
-        let after = std::mem::replace(tail, vec![node]);
-        captured
-            .graph
-            .nodes
-            .insert(node, Node { work: work(), after, original: None, captured_on: Some(stream) });
-        Ok(true)
-    }
-
-    /// Records an event in the capture of a stream: a stream that waits for it comes after the nodes so far.
-    pub(crate) fn capture_record(&mut self, stream: u32, event: u32) {
-        let Some(Capture { id, .. }) = self.streams[stream as usize].capture else { return };
-        let captured = self.graphs.captures.entry(id).or_default();
-        let nodes = captured.tails.get(&stream).cloned().unwrap_or_default();
-        self.graphs.event_nodes.insert(event, nodes);
-    }
-
-    /// Makes the next node of a capturing stream come after the nodes of an event.
-    pub(crate) fn capture_wait(&mut self, stream: u32, event: u32) {
-        let Some(Capture { id, .. }) = self.streams[stream as usize].capture else { return };
-        let nodes = self.graphs.event_nodes.get(&event).cloned().unwrap_or_default();
-        let tail = self.graphs.captures.entry(id).or_default().tails.entry(stream).or_default();
-        tail.extend(nodes);
-        tail.sort_unstable();
-        tail.dedup();
-    }
-
-    /// Ends a capture that began on `stream`: its graph, unless work of another stream does not come before the end.
-    pub(crate) fn end_capture(&mut self, id: u32, stream: u32) -> Outcome<Graph> {
-        let captured = self.graphs.captures.remove(&id).unwrap_or_default();
-        let last = captured.tails.get(&stream).cloned().unwrap_or_default();
-        match captured.graph.all_before(&last) {
-            true => Ok(captured.graph),
-            false => Err(ERROR_STREAM_CAPTURE_UNJOINED),
-        }
-    }
-}
-
-impl Session<'_> {
-    /// Launches an executable graph on a stream, which does not capture. A node that is refused does nothing, and its
-    /// error is returned after all others were submitted.
-    ///
-    /// Memory that a node allocates and that is still allocated is freed first, if the executable graph was made with that
-    /// flag; otherwise it is an error.
-    pub(crate) fn launch_graph(&mut self, id: u32, stream: u32) -> Outcome {
-        self.free_graph_memory(id, stream)?;
-        let executable = self.graphs.executable(id)?;
-        let (nodes, lane_of) = (executable.nodes.clone(), executable.lane_of.clone());
-        let (lanes, last) = (executable.lanes.clone(), executable.last.take());
-        let (start, mut deps) = self.begin(stream);
-        if let Some((epoch, clock)) = last {
-            deps.push(epoch);
-            self.streams[stream as usize].clock.join(&clock);
-        }
-        self.push(start, deps, Action::Order);
-        let before = self.streams[stream as usize].clock.clone();
-        let mut ends: HashMap<u32, (Epoch, Clock)> = HashMap::new();
-        let mut outcome = Ok(());
-        let mut made: Vec<u32> = nodes.iter().map(|(id, _)| *id).collect();
-        made.sort_unstable();
-        for ((node, Node { work, after, captured_on, .. }), lane) in nodes.iter().zip(lane_of) {
-            let lane = lanes[lane];
-            let (epoch, mut deps) = self.begin(lane);
-            deps.push(start);
-            self.streams[lane as usize].clock.join(&before);
-            for (epoch, clock) in after.iter().filter_map(|before| ends.get(before)) {
-                deps.push(*epoch);
-                self.streams[lane as usize].clock.join(clock);
-            }
-            self.push(epoch, deps, Action::Order);
-            let number = made.binary_search(node).map_or(0, |place| place as u32 + 1);
-            self.node = Some((GraphNode { number, captured_on: *captured_on }, start));
-            let done = self.submit_node(lane, work);
-            self.node = None;
-            outcome = outcome.and(done);
-            ends.insert(*node, (self.last(lane), self.streams[lane as usize].clock.clone()));
-        }
-        let (end, mut deps) = self.begin(stream);
-        for (epoch, clock) in ends.into_values() {
-            deps.push(epoch);
-            self.streams[stream as usize].clock.join(&clock);
-        }
-        self.push(end, deps, Action::Order);
-        let clock = self.streams[stream as usize].clock.clone();
-        self.graphs.executable(id)?.last = Some((end, clock));
-        outcome
-    }
-
-    fn free_graph_memory(&mut self, id: u32, stream: u32) -> Outcome {
-        let executable = self.graphs.executable(id)?;
-        let frees = executable.flags & AUTO_FREE_ON_LAUNCH != 0;
-        let memory = executable.nodes.iter().filter_map(|(_, node)| match node.work {
-            NodeWork::Allocate(memory) => Some(memory.at),
-            _ => None,
-        });
-        let memory: Vec<u64> = memory.collect();
-        let live: Vec<u64> =
-            memory.into_iter().filter(|&at| self.present.allocation(at).is_some()).collect();
-        if !live.is_empty() && !frees {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        live.into_iter().try_for_each(|at| self.free_on_stream(at, stream))
-    }
-
-    /// Submits the work of a node to its lane.
-    fn submit_node(&mut self, lane: u32, work: &NodeWork) -> Outcome {
-        match work {
-            NodeWork::Empty | NodeWork::Child(_) => Ok(()),
-            NodeWork::Kernel { function, args } => {
-                crate::driver::launch_kernel(self, lane, *function, args.clone())
-            }
-            NodeWork::Fill(work) => self.fill(lane, work.clone()).map(drop),
-            NodeWork::Copy(work) => self.copy_later(lane, work).map(drop),
-            NodeWork::Host(call) => {
-                let (epoch, deps) = self.begin(lane);
-                self.push(epoch, deps, Action::HostCall(*call));
-                Ok(())
-            }
-            NodeWork::Allocate(memory) => self.allocate_in_graph(memory, lane),
-            NodeWork::Free(at) => self.free_on_stream(*at, lane),
-            NodeWork::Record(event) => {
-                self.record_event(*event, lane);
-                Ok(())
-            }
-            NodeWork::Wait(event) => {
-                self.wait_for_event(*event, lane);
-                Ok(())
-            }
-            NodeWork::Words(words) => {
-                words.iter().try_for_each(|&(at, operation)| self.word(lane, at, operation))
-            }
-        }
     }
 }

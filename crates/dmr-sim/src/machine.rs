@@ -20,6 +20,7 @@ use crate::clock::{Clock, Epoch};
 use crate::driver_pool::DriverPool;
 use crate::findings::Findings;
 use crate::graph::Graphs;
+use crate::graph_memory::GraphUsage;
 use crate::history::Origin;
 use crate::kernel::{Fallback, Footprint, Kernel, KernelArgs};
 use crate::label::{self, CallStack};
@@ -108,14 +109,18 @@ pub(crate) struct Device {
     pub(crate) used: u64,
     /// The pool that `cuMemAllocAsync` uses.
     pub(crate) current_pool: u32,
+    /// The primary context, while it is active.
     pub(crate) primary: Option<u32>,
+    /// How often the program has retained the primary context.
+    pub(crate) retained: u32,
+    /// The part of `used` that graphs have.
+    pub(crate) graphs: GraphUsage,
     /// The sticky error that every later call returns.
     pub(crate) lost: Option<Code>,
 }
 
 pub(crate) struct Context {
     pub(crate) device: usize,
-    pub(crate) retained: u32,
     pub(crate) legacy: u32,
     pub(crate) destroyed: bool,
     /// Devices whose memory its kernels may access, its own among them.
@@ -287,6 +292,8 @@ impl Machine {
             used: 0,
             current_pool: device as u32,
             primary: None,
+            retained: 0,
+            graphs: GraphUsage::default(),
             lost: None,
         };
         let host = HostKnowledge {
@@ -357,7 +364,7 @@ impl Machine {
         let context = self.contexts.len() as u32;
         let legacy = self.new_stream(context, device, StreamKind::Legacy, 0);
         let reaches = SmallVec::from_slice(&[device]);
-        self.contexts.push(Context { device, retained: 1, legacy, destroyed: false, reaches });
+        self.contexts.push(Context { device, legacy, destroyed: false, reaches });
         context
     }
 

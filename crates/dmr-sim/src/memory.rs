@@ -1,19 +1,18 @@
 //! The effects of the driver's memory calls: allocate, free, fill, copy.
 
-use std::alloc::Layout;
 use std::ffi::c_void;
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
 use crate::abi::*;
-use crate::address::{self, ALIGNMENT};
+use crate::address::ALIGNMENT;
 use crate::checks::Ranges;
 use crate::clock::{Clock, Epoch};
 use crate::driver_pool::{self, Grant, Known};
-use crate::graph::{GraphMemory, NodeWork};
+use crate::graph::NodeWork;
 use crate::history::Access;
-use crate::machine::{Action, HostAllocation, HostPtr, Machine};
+use crate::machine::{Action, HostPtr, Machine};
 use crate::mapping::Rights;
 use crate::memory_map::{Allocation, Home};
 use crate::report::Site;
@@ -78,9 +77,6 @@ impl CopyWork {
     }
 }
 
-/// The alignment of pinned memory: a page.
-const PAGE: usize = 4096;
-
 impl Machine {
     /// `cuMemAlloc`: of exactly these bytes, and ordered before all later work of the caller.
     pub(crate) fn allocate_now(&mut self, device: usize, bytes: u64) -> Outcome<u64> {
@@ -119,30 +115,6 @@ impl Machine {
         Ok(grant.at)
     }
 
-    /// Reserves the address of memory that a node of a graph allocates at each launch. It is never given back.
-    pub(crate) fn reserve_for_graph(&mut self, device: usize, bytes: u64) -> Outcome<u64> {
-        if bytes == 0 {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        let reserved = bytes.checked_next_multiple_of(ALIGNMENT).ok_or(ERROR_OUT_OF_MEMORY)?;
-        self.take_from_device(device, reserved).ok_or(ERROR_OUT_OF_MEMORY)
-    }
-
-    /// Allocates the memory of a node of a graph, which is not allocated.
-    pub(crate) fn allocate_in_graph(&mut self, memory: &GraphMemory, stream: u32) -> Outcome {
-        let &GraphMemory { at, bytes, device } = memory;
-        if self.present.allocation(at).is_some() {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        let (epoch, deps) = self.begin(stream);
-        self.push(epoch, deps, Action::Order);
-        let origin = self.origin("allocate");
-        let made = Some(Access::new(epoch, origin.clone()));
-        let home = Home::Graph(device);
-        self.add_allocation(at, Allocation { bytes, home, made, origin, tag: None });
-        Ok(())
-    }
-
     /// `cuMemFreeAsync`.
     pub(crate) fn free_on_stream(&mut self, at: u64, stream: u32) -> Outcome {
         if at == 0 {
@@ -161,7 +133,11 @@ impl Machine {
             Some(Allocation { home: Home::Device(_), bytes, .. }) => {
                 Action::GiveBack { at, bytes: bytes.next_multiple_of(ALIGNMENT) }
             }
-            Some(Allocation { home: Home::Graph(_) | Home::Host, .. }) | None => Action::Order,
+            Some(Allocation { home: Home::Graph(device), bytes, .. }) => {
+                self.free_in_graph(device, bytes);
+                Action::Order
+            }
+            Some(Allocation { home: Home::Host, .. }) | None => Action::Order,
         };
         self.push(epoch, deps, action);
         Ok(())
@@ -267,51 +243,13 @@ impl Machine {
         if valid { Ok(epoch) } else { Err(ERROR_INVALID_VALUE) }
     }
 
-    /// Returns whether the byte is in pinned memory.
-    pub(crate) fn is_pinned(&self, at: u64) -> bool {
-        let around = self.present.allocation_around(at);
-        around.is_some_and(|(_, allocation)| allocation.home == Home::Host)
-    }
-
-    /// Pins host memory: the simulator's own, or the program's.
-    fn pin(&mut self, at: u64, bytes: u64) {
-        let origin = self.origin("allocate");
-        let home = Home::Host;
-        self.add_allocation(at, Allocation { bytes, home, made: None, origin, tag: None });
-    }
-
-    /// `cuMemHostRegister`.
-    pub(crate) fn register(&mut self, at: u64, bytes: u64) -> Outcome {
-        if at == 0 || bytes == 0 || !address::is_host_range(at, bytes) {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        if self.present.overlaps(at, bytes) {
-            return Err(ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-        }
-        self.pin(at, bytes);
-        Ok(())
-    }
-
-    /// `cuMemHostAlloc`. Memory that is not freed stays allocated when the universe ends, because the program
-    /// may still have pointers to it.
-    pub(crate) fn allocate_pinned(&mut self, bytes: usize, flags: u32) -> Outcome<u64> {
-        let layout = pinned_layout(bytes)?;
-        // SAFETY: the layout is not of size 0.
-        let at = unsafe { std::alloc::alloc_zeroed(layout) } as u64;
-        if at == 0 {
-            return Err(ERROR_OUT_OF_MEMORY);
-        }
-        self.pin(at, bytes as u64);
-        self.pinned.insert(at, HostAllocation { bytes, flags });
-        Ok(at)
-    }
-
     /// Releases unused pool memory down to the threshold, as a synchronisation does.
     pub(crate) fn apply_release_thresholds(&mut self) {
         for pool in 0..self.pools.len() {
             let keep = self.pools[pool].release_threshold;
             self.trim(pool, keep);
         }
+        self.release_graph_addresses();
     }
 
     /// Returns fully free chunks of a pool to the device, as long as `keep` bytes stay
@@ -323,13 +261,6 @@ impl Machine {
         for (at, bytes) in self.pools[pool].release(keep, executed) {
             self.free_on_device(device, at, bytes);
         }
-    }
-
-    /// Returns the flags of the `cuMemHostAlloc` that has allocated the byte.
-    pub(crate) fn host_flags(&self, at: u64) -> Outcome<u32> {
-        let start = self.present.allocation_around(at).map(|(start, _)| start);
-        let pinned = start.and_then(|start| self.pinned.get(&start));
-        pinned.map(|pinned| pinned.flags).ok_or(ERROR_INVALID_VALUE)
     }
 
     fn grant(&mut self, pool: u32, bytes: u64, stream: u32, device: usize) -> Outcome<Grant> {
@@ -374,13 +305,18 @@ impl Machine {
 
     /// Adds an allocation. All uses by previous owners of the addresses are complete: the driver has waited for
     /// them.
-    fn add_allocation(&mut self, at: u64, allocation: Allocation) {
+    pub(crate) fn add_allocation(&mut self, at: u64, allocation: Allocation) {
         self.present.insert(at, allocation.clone());
         self.check(move |machine| machine.shadow.allocate(at, allocation));
     }
 
     /// Removes the allocation at `at`; its free is ordered after all of `clock`.
-    fn remove_allocation(&mut self, at: u64, by: Site, clock: Clock) -> Option<Allocation> {
+    pub(crate) fn remove_allocation(
+        &mut self,
+        at: u64,
+        by: Site,
+        clock: Clock,
+    ) -> Option<Allocation> {
         let freed = self.present.remove(at);
         if let Some(freed) = &freed {
             self.log.note_freed(at, freed);
@@ -389,15 +325,26 @@ impl Machine {
         freed
     }
 
+    /// Takes addresses and as many bytes of a device.
     pub(crate) fn take_from_device(&mut self, device: usize, bytes: u64) -> Option<u64> {
-        let capacity = self.config.capacity;
-        let device = &mut self.devices[device];
-        if bytes > capacity.saturating_sub(device.used) {
+        if !self.has_free(device, bytes) {
             return None;
         }
+        let device = &mut self.devices[device];
         let at = device.addresses.take(bytes)?;
         device.used += bytes;
         Some(at)
+    }
+
+    /// Returns whether a device has these bytes free, if need be after a trim of the memory of graphs.
+    pub(crate) fn has_free(&mut self, device: usize, bytes: u64) -> bool {
+        let is_free = |machine: &Self| {
+            bytes <= machine.config.capacity.saturating_sub(machine.devices[device].used)
+        };
+        is_free(self) || {
+            self.trim_graph_memory(device);
+            is_free(self)
+        }
     }
 
     pub(crate) fn free_on_device(&mut self, device: usize, at: u64, bytes: u64) {
@@ -426,48 +373,11 @@ impl Session<'_> {
             Allocation { home: Home::Pool { pool, .. }, .. } => {
                 machine.pools[pool as usize].free(at, None);
             }
-            Allocation { home: Home::Graph(_) | Home::Host, .. } => {}
+            Allocation { home: Home::Graph(device), bytes, .. } => {
+                machine.free_in_graph(device, bytes);
+            }
+            Allocation { home: Home::Host, .. } => {}
         }
         Ok(())
-    }
-
-    /// `cuMemFreeHost` and `cuMemHostUnregister`. All work runs first, so that no work uses
-    /// the memory any more; but the program must have ordered the free itself.
-    pub(crate) fn unpin(&mut self, at: u64, registered: bool) -> Outcome {
-        self.pinned_block(at, registered)?;
-        let clock = self.host_clock();
-        self.run_all();
-        self.pinned_block(at, registered)?; // another thread may have freed it meanwhile
-        let by = self.site("free");
-        let machine = &mut **self;
-        let freed = machine.remove_allocation(at, by, clock);
-        let bytes = freed.map_or(0, |freed| freed.bytes);
-        machine.check(move |machine| machine.shadow.forget_freed(at, bytes));
-        if let Some(HostAllocation { bytes, .. }) = machine.pinned.remove(&at) {
-            release_pinned(at, bytes);
-        }
-        Ok(())
-    }
-
-    /// Returns an error unless pinned memory of this origin starts at the address.
-    fn pinned_block(&self, at: u64, registered: bool) -> Outcome {
-        let is_pinned = self.present.allocation(at).is_some_and(|a| a.home == Home::Host);
-        let is_ours = self.pinned.contains_key(&at);
-        if is_pinned && is_ours != registered { Ok(()) } else { Err(ERROR_INVALID_VALUE) }
-    }
-}
-
-fn pinned_layout(bytes: usize) -> Outcome<Layout> {
-    if bytes == 0 {
-        return Err(ERROR_INVALID_VALUE);
-    }
-    Layout::from_size_align(bytes, PAGE).map_err(|_| ERROR_OUT_OF_MEMORY)
-}
-
-fn release_pinned(at: u64, bytes: usize) {
-    if let Ok(layout) = pinned_layout(bytes) {
-        // SAFETY: `allocate_pinned` has made it with this layout, and its entry in `pinned` was removed,
-        // so this happens once. No operation is left that uses it: all have run.
-        unsafe { std::alloc::dealloc(at as usize as *mut u8, layout) };
     }
 }

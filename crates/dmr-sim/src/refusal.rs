@@ -4,7 +4,6 @@ use std::fmt;
 
 use crate::compiler_log::CompilerLog;
 use crate::image::Refused;
-use crate::machine::Machine;
 use crate::session::Session;
 
 /// A refusal of the simulated driver: an image that it cannot load, a kernel that it cannot run, or a function that it
@@ -33,23 +32,19 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl Machine {
-    /// The number of refusals that are kept.
-    const MAX_REFUSALS: usize = 1000;
-
-    /// Keeps a refusal, unless it is known.
-    fn refuse(&mut self, refusal: Refusal) {
-        if self.refusals.len() >= Self::MAX_REFUSALS || self.refusals.contains(&refusal) {
-            return;
-        }
-        if let Some(report) = self.config.report_refusal {
-            report(&refusal);
-        }
-        self.refusals.push(refusal);
-    }
-}
+/// The number of refusals that are kept.
+const MAX_REFUSALS: usize = 1000;
 
 impl Session<'_> {
+    /// Keeps a refusal, unless it is known. It is reported at the end of the call, without the lock.
+    fn refuse(&mut self, refusal: Refusal) {
+        if self.refusals.len() >= MAX_REFUSALS || self.refusals.contains(&refusal) {
+            return;
+        }
+        self.refused.push(refusal.clone());
+        self.refusals.push(refusal);
+    }
+
     /// Keeps the reason why an image cannot be loaded, also for the program's log.
     pub(crate) fn refuse_image(
         &mut self,
@@ -75,5 +70,47 @@ impl Session<'_> {
         let reason = "the simulated driver does not have this function".to_owned();
         let call = self.call;
         self.refuse(Refusal { call, kernel: None, line: None, reason });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::sync::{Mutex, OnceLock};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::abi::{CUdevice, ERROR_NOT_SUPPORTED};
+    use crate::initialised::initialised;
+    use crate::session::{Scope, driver_call};
+    use crate::universe::Universe;
+
+    static UNIVERSE: OnceLock<Universe> = OnceLock::new();
+    static OTHERS_COULD_CALL: Mutex<Vec<bool>> = Mutex::new(Vec::new());
+
+    fn report(_: &Refusal) {
+        let (done, heard) = mpsc::channel();
+        std::thread::spawn(move || {
+            let _ = UNIVERSE.get().map(Universe::refusals);
+            let _ = done.send(());
+        });
+        let could = heard.recv_timeout(Duration::from_secs(5)).is_ok();
+        OTHERS_COULD_CALL.lock().unwrap().push(could);
+    }
+
+    #[test]
+    fn a_refusal_is_reported_once_and_without_the_lock() {
+        let universe = Universe::builder().report_refusals(report).build().unwrap();
+        let device = universe.ordinal(0) as CUdevice;
+        UNIVERSE.set(universe).unwrap();
+        initialised();
+        for _ in 0..2 {
+            let code = driver_call("cuArrayDestroy", Scope::Device(device), |session| {
+                session.refuse_call();
+                Err(ERROR_NOT_SUPPORTED)
+            });
+            assert_eq!(code, ERROR_NOT_SUPPORTED);
+        }
+        assert_eq!(*OTHERS_COULD_CALL.lock().unwrap(), [true]);
     }
 }

@@ -15,6 +15,7 @@ use crate::fork::refuse_in_child;
 use crate::handle::{self, Kind};
 use crate::initialised::refuse_before;
 use crate::machine::{HostCall, Machine, StreamKind};
+use crate::refusal::Refusal;
 use crate::registry;
 use crate::sync::{ignore_poison, lock};
 
@@ -132,7 +133,14 @@ impl Shared {
     /// Locks the machine for the calling thread.
     pub(crate) fn session(self: &Arc<Self>) -> Session<'_> {
         let machine = Some(self.lock());
-        Session { shared: self, machine, context: None, is_last: false, call: "" }
+        Session {
+            shared: self,
+            machine,
+            context: None,
+            is_last: false,
+            call: "",
+            refused: Vec::new(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Machine> {
@@ -222,6 +230,7 @@ pub(crate) fn driver_call(
         // A fault of the device while the call waited is the call's result.
         let fault = device.and_then(|device| session.devices[device].lost);
         session.let_run();
+        session.report_refusals();
         outcome.and(fault.map_or(Ok(()), Err))
     });
     match std::panic::catch_unwind(call) {
@@ -241,6 +250,8 @@ pub(crate) struct Session<'a> {
     is_last: bool,
     /// The driver's function that was called; empty for calls of a `Universe`.
     pub(crate) call: &'static str,
+    /// The refusals of this call.
+    pub(crate) refused: Vec<Refusal>,
 }
 
 impl Deref for Session<'_> {
@@ -274,6 +285,16 @@ impl Session<'_> {
         Ok(context)
     }
 
+    /// Ends the session: unlocks the machine, and reports the refusals of the call.
+    fn report_refusals(mut self) {
+        let refused = std::mem::take(&mut self.refused);
+        let report = self.config.report_refusal;
+        drop(self);
+        if let Some(report) = report {
+            refused.iter().for_each(report);
+        }
+    }
+
     /// Returns the device that a call concerns, if there is one.
     fn device_of(&self, scope: Scope) -> Option<usize> {
         let context = match (self.context, scope) {
@@ -304,10 +325,9 @@ impl Session<'_> {
             STREAM_PER_THREAD => self.per_thread_stream()?,
             handle => self.index_of(Kind::Stream, handle)?,
         };
-        let found = self.streams.get(stream as usize).filter(|stream| !stream.destroyed);
-        let context = found.ok_or(ERROR_INVALID_HANDLE)?.context;
-        self.check_context(context)?;
-        Ok(stream)
+        let found = self.streams.get(stream as usize).ok_or(ERROR_INVALID_HANDLE)?;
+        self.check_context(found.context)?;
+        if found.destroyed { Err(ERROR_INVALID_HANDLE) } else { Ok(stream) }
     }
 
     /// Returns the event of a handle, or the sticky error of its device.

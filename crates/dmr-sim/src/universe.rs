@@ -153,7 +153,7 @@ impl UniverseBuilder {
         self
     }
 
-    /// Calls `report` with each refusal, with the lock of the universe held.
+    /// Calls `report` with each refusal, at the end of the call that was refused.
     pub(crate) fn report_refusals(mut self, report: fn(&Refusal)) -> Self {
         self.0.report_refusal = Some(report);
         self

@@ -4,7 +4,7 @@
 mod support;
 
 use cudarc::driver::sys::{self, CUcontext, CUlimit, CUresult};
-use dmr_sim::{ReportKind, Universe};
+use dmr_sim::Universe;
 use support::gpu::{self, Gpu, fill, kinds, machine, malloc};
 
 use CUresult::{CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_UNSUPPORTED_LIMIT, CUDA_SUCCESS};
@@ -87,33 +87,64 @@ fn sim_a_limit_keeps_its_value() {
     let (_universe, _gpu) = machine();
     let limit = CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE;
     let mut value = 0;
-    // SAFETY: as above; the last limit is one that does not exist.
+    // SAFETY: as above; the last two limits are one that the device does not have, and one that does not exist.
     unsafe {
         assert_eq!(sys::cuCtxGetLimit(&mut value, limit), CUDA_SUCCESS);
         assert_eq!(value, 8 << 20);
         assert_eq!(sys::cuCtxSetLimit(limit, 64 << 20), CUDA_SUCCESS);
         assert_eq!(sys::cuCtxGetLimit(&mut value, limit), CUDA_SUCCESS);
         assert_eq!(value, 64 << 20);
+        let depth = CUlimit::CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH;
+        assert_eq!(sys::cuCtxSetLimit(depth, 1), CUDA_ERROR_UNSUPPORTED_LIMIT);
         let unknown = sys::cuCtxSetLimit(CUlimit::CU_LIMIT_MAX, 1);
-        assert_eq!(unknown, CUDA_ERROR_UNSUPPORTED_LIMIT);
+        assert_eq!(unknown, CUresult::CUDA_ERROR_INVALID_VALUE);
     }
 }
 
+/// The codes of an H200.
 #[test]
-fn sim_a_reset_ends_streams_and_memory_and_leaves_the_context_retained() {
+fn sim_a_reset_ends_the_context_until_it_is_retained_again() {
+    const DESTROYED: Option<i32> = Some(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED as i32);
     let (universe, gpu) = machine();
-    let (a, block) = (gpu::stream(), malloc(64).unwrap());
+    let (a, event, block) = (gpu::stream(), gpu::event(), malloc(64).unwrap());
     fill(block, 1, 64, a).unwrap();
-    // SAFETY: as above.
-    assert_eq!(unsafe { sys::cuDevicePrimaryCtxReset_v2(gpu.device) }, CUDA_SUCCESS);
-    assert_eq!(gpu::code(gpu::sync(a)), Some(CUresult::CUDA_ERROR_INVALID_HANDLE as i32));
-    let b = gpu::stream();
+    gpu::record(event, a).unwrap();
+    let (mut flags, mut active) = (0, 1);
+    // SAFETY: as above; so for the other calls.
+    unsafe {
+        assert_eq!(sys::cuDevicePrimaryCtxReset_v2(gpu.device), CUDA_SUCCESS);
+        sys::cuDevicePrimaryCtxGetState(gpu.device, &mut flags, &mut active).result().unwrap();
+    }
+    assert_eq!((current(), active), (gpu.context, 0));
+    assert_eq!(gpu::code(gpu::free(block)), DESTROYED);
+    assert_eq!(gpu::code(malloc(64)), DESTROYED);
+    assert_eq!(gpu::code(gpu::sync_context()), DESTROYED);
+    assert_eq!(gpu::code(gpu::sync(a)), DESTROYED);
+    assert_eq!(gpu::code(gpu::sync_event(event)), DESTROYED);
+    let again = Gpu::new(&universe);
+    let (b, fresh) = (gpu::stream(), malloc(64).unwrap());
     assert_eq!(kinds(&universe), []);
-    assert!(fill(block, 2, 64, b).is_err());
-    assert_eq!(kinds(&universe), [ReportKind::UseAfterFree]);
-    let fresh = malloc(64).unwrap();
-    fill(fresh, 3, 64, gpu::LEGACY).unwrap();
+    fill(fresh, 3, 64, b).unwrap();
+    gpu::sync(b).unwrap();
     assert_eq!(gpu::read(fresh, 64).unwrap(), [3; 64]);
     gpu::free(fresh).unwrap();
-    assert_eq!(universe.finish().reports.len(), 1, "the reset has freed the memory");
+    // Retained twice, and released as often.
+    drop(gpu);
+    malloc(64).map(gpu::free).unwrap().unwrap();
+    drop(again);
+    assert_eq!(gpu::code(malloc(64)), DESTROYED);
+    assert!(universe.finish().is_clean(), "the reset has freed the memory");
+}
+
+/// The codes of an H200.
+#[test]
+fn sim_a_reset_ends_a_fault_of_the_device() {
+    let (universe, gpu) = machine();
+    universe.lose_device(0, 700);
+    assert_eq!(gpu::code(malloc(64)), Some(700));
+    // SAFETY: as above.
+    assert_eq!(unsafe { sys::cuDevicePrimaryCtxReset_v2(gpu.device) }, CUDA_SUCCESS);
+    assert_eq!(gpu::code(malloc(64)), Some(709));
+    let _again = Gpu::new(&universe);
+    gpu::free(malloc(64).unwrap()).unwrap();
 }

@@ -6,8 +6,8 @@ mod support;
 use std::ptr::{null, null_mut};
 
 use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUgraphNode, CUresult, CUstream};
-use dmr_sim::ReportKind;
-use support::gpu::{self, copy, fill, kinds, machine, malloc, record, wait};
+use dmr_sim::{ReportKind, Universe};
+use support::gpu::{self, Gpu, copy, fill, kinds, machine, malloc, record, wait};
 
 use CUresult::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS};
 
@@ -149,4 +149,125 @@ fn sim_nodes_of_memory_are_made_by_calls() {
         assert_eq!(run(executable, stream), CUDA_SUCCESS);
     }
     assert!(universe.finish().is_clean());
+}
+
+const MIB: usize = 1 << 20;
+
+/// Returns the free bytes of the device.
+fn free_bytes() -> usize {
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: as above.
+    assert_eq!(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) }, CUDA_SUCCESS);
+    free
+}
+
+/// Returns what graphs have of a device, in MiB: used and reserved, each now and at most.
+fn usage(device: i32) -> [u64; 4] {
+    use sys::CUgraphMem_attribute::*;
+    let all = [
+        CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
+        CU_GRAPH_MEM_ATTR_USED_MEM_HIGH,
+        CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+        CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH,
+    ];
+    all.map(|attribute| {
+        let mut bytes = 0_u64;
+        // SAFETY: as above.
+        let code = unsafe {
+            sys::cuDeviceGetGraphMemAttribute(device, attribute, (&raw mut bytes).cast())
+        };
+        assert_eq!(code, CUDA_SUCCESS);
+        bytes / MIB as u64
+    })
+}
+
+/// Captures an allocation of 64 MiB, and one of 32 MiB that is made when the first was freed. Returns the graph and the
+/// second address, whose memory stays allocated.
+fn two_blocks(stream: CUstream) -> (CUgraph, u64) {
+    begin(stream);
+    let first = allocate(64 * MIB, stream);
+    assert_eq!(free(first, stream), CUDA_SUCCESS);
+    let second = allocate(32 * MIB, stream);
+    (end(stream), second)
+}
+
+#[test]
+fn sim_the_memory_of_nodes_is_reserved_at_a_launch_until_a_trim() {
+    let (_universe, gpu) = machine();
+    let (stream, before) = (gpu::stream(), free_bytes());
+    // SAFETY: as above; so for the calls below.
+    let trim = || assert_eq!(unsafe { sys::cuDeviceGraphMemTrim(gpu.device) }, CUDA_SUCCESS);
+    let (graph, left) = two_blocks(stream);
+    let executable = instantiate(graph, 0);
+    assert_eq!((free_bytes(), usage(gpu.device)), (before, [0; 4]));
+    assert_eq!(run(executable, stream), CUDA_SUCCESS);
+    assert_eq!((free_bytes(), usage(gpu.device)), (before - 64 * MIB, [32, 64, 64, 64]));
+    trim();
+    assert_eq!((free_bytes(), usage(gpu.device)), (before - 32 * MIB, [32, 64, 32, 64]));
+    assert_eq!(free(left, stream), CUDA_SUCCESS);
+    assert_eq!((free_bytes(), usage(gpu.device)), (before - 32 * MIB, [0, 64, 32, 64]));
+    assert_eq!(run(executable, stream), CUDA_SUCCESS);
+    gpu::free(left).unwrap();
+    // SAFETY: as above.
+    unsafe {
+        assert_eq!(sys::cuGraphExecDestroy(executable), CUDA_SUCCESS);
+        assert_eq!(sys::cuGraphDestroy(graph), CUDA_SUCCESS);
+    }
+    assert_eq!((free_bytes(), usage(gpu.device)), (before - 64 * MIB, [0, 64, 64, 64]));
+    trim();
+    assert_eq!((free_bytes(), usage(gpu.device)), (before, [0, 64, 0, 64]));
+    let set = |attribute, mut value: u64| {
+        // SAFETY: as above.
+        unsafe { sys::cuDeviceSetGraphMemAttribute(gpu.device, attribute, (&raw mut value).cast()) }
+    };
+    use sys::CUgraphMem_attribute::*;
+    assert_eq!(set(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, 1), CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(set(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, 0), CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(set(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, 0), CUDA_SUCCESS);
+    assert_eq!(usage(gpu.device), [0, 0, 0, 64]);
+}
+
+#[test]
+fn sim_other_allocations_get_the_memory_that_graphs_have_left() {
+    let universe = Universe::builder().capacity(96 << 20).build().unwrap();
+    let _gpu = Gpu::new(&universe);
+    let stream = gpu::stream();
+    let (graph, left) = two_blocks(stream);
+    let executable = instantiate(graph, 0);
+    let block = malloc(40 * MIB).unwrap();
+    assert_eq!(run(executable, stream), CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    assert_eq!(free_bytes(), 56 * MIB, "a refused launch reserves nothing");
+    fill(left, 1, 64, stream).unwrap_err();
+    gpu::free(block).unwrap();
+    assert_eq!(run(executable, stream), CUDA_SUCCESS);
+    // 64 MiB are reserved, and 32 of them in use.
+    gpu::free(malloc(64 * MIB).unwrap()).unwrap();
+    assert!(malloc(65 * MIB).is_err());
+    assert_eq!(free(left, stream), CUDA_SUCCESS);
+    gpu::free(malloc(96 * MIB).unwrap()).unwrap();
+    gpu::sync(stream).unwrap();
+    assert_eq!(kinds(&universe), [ReportKind::OutOfBounds], "nothing was allocated");
+}
+
+#[test]
+fn sim_the_addresses_of_destroyed_nodes_are_used_again() {
+    let (universe, _gpu) = machine();
+    let stream = gpu::stream();
+    // More addresses than a device has, if each graph had its own.
+    for round in 0..300 {
+        begin(stream);
+        let memory = allocate(16 << 30, stream);
+        fill(memory, 7, 64, stream).unwrap();
+        assert_eq!(free(memory, stream), CUDA_SUCCESS);
+        let graph = end(stream);
+        let executable = instantiate(graph, 0);
+        assert_eq!(run(executable, stream), CUDA_SUCCESS, "{round}");
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(sys::cuGraphDestroy(graph), CUDA_SUCCESS);
+            gpu::sync(stream).unwrap();
+            assert_eq!(sys::cuGraphExecDestroy(executable), CUDA_SUCCESS);
+        }
+    }
+    assert_eq!(kinds(&universe), []);
 }

@@ -288,7 +288,8 @@ fn sim_occupancy_follows_threads_and_shared_memory() {
     assert_eq!(blocks(1024, 0), 2);
     assert_eq!(blocks(32, 0), 32);
     assert_eq!(blocks(33, 0), 32);
-    assert_eq!(blocks(32, 100 << 10), 2);
+    assert_eq!(blocks(32, 48 << 10), 4);
+    assert_eq!(blocks(32, 49 << 10), 0, "more than the function may have");
     let (mut grid, mut block) = (0, 0);
     // SAFETY: as above.
     let code =

@@ -219,3 +219,60 @@ fn accesses_at_the_end_of_all_addresses_are_findings() {
     assert!(!reports.is_empty());
     assert!(reports.iter().all(|it| it.kind == ReportKind::OutOfBounds), "{reports:?}");
 }
+
+/// Copies 64 bytes from shared to global memory, or back, as one access of one thread.
+const BULK: &str = r#".version 8.4
+.target sm_90
+.address_size 64
+.visible .entry save(.param .u64 at)
+{
+    .shared .align 16 .b8 all[64];
+    .reg .b32 %r<4>;
+    .reg .b64 %d<2>;
+    ld.param.u64 %d1, [at];
+    mov.u32 %r1, all;
+    mov.u32 %r2, 0;
+fill:
+    st.shared.u32 [%r1], 7;
+    add.s32 %r1, %r1, 4;
+    add.s32 %r2, %r2, 4;
+    .reg .pred %p;
+    setp.lt.s32 %p, %r2, 64;
+    @%p bra fill;
+    mov.u32 %r1, all;
+    cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r1], 64;
+    cp.async.bulk.commit_group;
+    cp.async.bulk.wait_group 0;
+    ret;
+}
+"#;
+
+#[test]
+fn a_copy_of_a_lane_that_reaches_from_one_block_into_the_next_is_out_of_bounds() {
+    for (offset, expected) in [(448, 0), (480, 1)] {
+        let (universe, _gpu) = machine((Policy::Eager, 0));
+        let save = gpu::kernel(BULK, "save").unwrap();
+        let (stream, first, second) = (gpu::stream(), malloc(512).unwrap(), malloc(512).unwrap());
+        assert_eq!(first + 512, second, "neighbours");
+        launch_threads(save, 1, 1, &[first + offset], stream).unwrap();
+        gpu::sync(stream).unwrap();
+        let found = reports(&universe);
+        assert_eq!(found.len(), expected, "{found:?}");
+        assert!(found.iter().all(|report| report.kind == ReportKind::OutOfBounds), "{found:?}");
+    }
+}
+
+#[test]
+fn a_kernel_at_the_end_of_the_address_space_is_a_finding() {
+    let (universe, _gpu) = machine((Policy::Eager, 0));
+    let increment = gpu::kernel(TEXT, "increment").unwrap();
+    let (stream, block) = (gpu::stream(), malloc(400).unwrap());
+    fill(block, 1, 400, stream).unwrap();
+    // The last of the lanes are at the beginning.
+    launch(increment, &[u64::MAX - 63, block, 100], stream);
+    launch(increment, &[block, u64::MAX - 63, 100], stream);
+    let _ = gpu::sync(stream);
+    let found = reports(&universe);
+    assert!(!found.is_empty());
+    assert!(found.iter().all(|report| report.kind == ReportKind::OutOfBounds), "{found:?}");
+}

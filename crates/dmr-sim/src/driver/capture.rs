@@ -63,6 +63,9 @@ pub(super) extern "C" fn cuStreamBeginCapture_v2(stream: Handle, mode: c_int) ->
         if this.capture.is_some() {
             return Err(ERROR_ILLEGAL_STATE);
         }
+        if !(GLOBAL..=RELAXED).contains(&mode) {
+            return Err(ERROR_INVALID_VALUE);
+        }
         let by = std::thread::current().id();
         this.capture = Some(Capture { id, mode, origin: true, by, invalidated: false });
         session.captures = id;

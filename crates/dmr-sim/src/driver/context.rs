@@ -102,7 +102,7 @@ pub(super) extern "C" fn cuCtxDestroy_v2(context: Handle) -> Code {
     })
 }
 
-/// Ends a context: runs its work, and removes its streams and events. Memory that was not freed
+/// Ends a context: runs its work, and ends its streams and events. Memory that was not freed
 /// stays, and is found as a leak.
 pub(super) fn end(session: &mut Session<'_>, context: u32) {
     session.synchronize(|stream| stream.context == context);
@@ -110,7 +110,6 @@ pub(super) fn end(session: &mut Session<'_>, context: u32) {
     for stream in &mut session.streams {
         stream.destroyed |= stream.context == context;
     }
-    session.events.retain(|_, event| event.context != context);
 }
 
 unsafe extern "C" fn cuCtxGetCurrent(context: *mut Handle) -> Code {
@@ -141,6 +140,9 @@ extern "C" fn cuCtxSetCurrent(context: Handle) -> Code {
 }
 
 pub(super) extern "C" fn cuCtxPushCurrent_v2(context: Handle) -> Code {
+    if context == 0 {
+        return ERROR_INVALID_VALUE;
+    }
     driver_call("cuCtxPushCurrent_v2", Scope::ContextHandle(context), |_| {
         push_context(context);
         Ok(())
@@ -251,19 +253,34 @@ extern "C" fn cuCtxSetFlags(flags: c_uint) -> Code {
     })
 }
 
-/// The defaults of `CUlimit`: bytes of a thread's stack, of the buffer of `printf`, of the heap of device code, depth
-/// and number of launches from device code, bytes of an L2 fetch, bytes of the persisting L2 cache.
-const LIMITS: [usize; 7] = [1024, 1 << 20, 8 << 20, 2, 2048, 64, 0];
+/// The defaults of `CUlimit`, measured on an H200; `None` for limits that it does not support: bytes of a thread's stack,
+/// of the buffer of `printf`, of the heap of device code, depth and number of launches from device code, bytes of an L2
+/// fetch, of the persisting L2 cache, of shared memory, three more.
+const LIMITS: [Option<usize>; 10] = [
+    Some(1024),
+    Some(8_650_752),
+    Some(8 << 20),
+    None,
+    Some(2048),
+    Some(64),
+    Some(11_796_480),
+    Some(227 << 10),
+    Some(0),
+    None,
+];
+const STACK: c_int = 0;
+/// The bytes of local memory that a thread can have.
+const MOST_STACK: usize = 512 << 10;
 
-/// Returns the number of a limit.
-fn limit_index(limit: c_int) -> Outcome<usize> {
-    let index = usize::try_from(limit).ok().filter(|limit| *limit < LIMITS.len());
-    index.ok_or(ERROR_UNSUPPORTED_LIMIT)
+/// Returns the default of a limit.
+fn limit_of(limit: c_int) -> Outcome<usize> {
+    let known = usize::try_from(limit).ok().and_then(|limit| LIMITS.get(limit).copied());
+    known.ok_or(ERROR_INVALID_VALUE)?.ok_or(ERROR_UNSUPPORTED_LIMIT)
 }
 
 unsafe extern "C" fn cuCtxGetLimit(value: *mut usize, limit: c_int) -> Code {
     driver_call("cuCtxGetLimit", Scope::Context, |session| {
-        let default = LIMITS[limit_index(limit)?];
+        let default = limit_of(limit)?;
         let set = session.objects.limits.get(&(session.context()?, limit)).copied();
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(value, set.unwrap_or(default)) }
@@ -272,7 +289,10 @@ unsafe extern "C" fn cuCtxGetLimit(value: *mut usize, limit: c_int) -> Code {
 
 extern "C" fn cuCtxSetLimit(limit: c_int, value: usize) -> Code {
     driver_call("cuCtxSetLimit", Scope::Context, |session| {
-        limit_index(limit)?;
+        limit_of(limit)?;
+        if limit == STACK && value > MOST_STACK {
+            return Err(ERROR_INVALID_VALUE);
+        }
         let context = session.context()?;
         session.objects.limits.insert((context, limit), value);
         Ok(())

@@ -20,7 +20,7 @@ chapter![
     cuMemcpyPeerAsync,
 ];
 
-/// The side of a copy that may be pageable host memory. Both never are.
+/// The side of a copy that may be pageable host memory.
 #[derive(Clone, Copy)]
 pub(super) enum Pageable {
     /// `by_address`: the call names no contexts.
@@ -29,6 +29,7 @@ pub(super) enum Pageable {
     },
     Source,
     Target,
+    /// Both can be, too.
     Either,
 }
 
@@ -77,6 +78,12 @@ pub(super) unsafe fn submit_copy(
     if session.capture(stream, || NodeWork::Copy(work.clone()))? {
         return Ok(());
     }
+    if work.to_host && work.from_host {
+        // Both sides are valid during the call.
+        let epoch = session.copy_later(stream, &work)?;
+        session.wait_for(epoch);
+        return Ok(());
+    }
     if work.to_host {
         let epoch = session.copy_out(stream, &work)?;
         session.wait_for(epoch);
@@ -120,7 +127,7 @@ pub(super) fn copy_work(
         (false, false) => true,
         (true, false) => matches!(pageable, Pageable::Source | Pageable::Either),
         (false, true) => matches!(pageable, Pageable::Target | Pageable::Either),
-        (true, true) => false,
+        (true, true) => matches!(pageable, Pageable::Either),
     };
     if !allowed {
         return Err(ERROR_INVALID_VALUE);

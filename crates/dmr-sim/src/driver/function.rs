@@ -31,6 +31,7 @@ chapter![
 /// Values of `CUfunction_attribute`.
 pub(super) const MAX_THREADS_PER_BLOCK: c_int = 0;
 const SHARED_BYTES: c_int = 1;
+const CONSTANT_BYTES: c_int = 2;
 const LOCAL_BYTES: c_int = 3;
 pub(super) const REGISTERS: c_int = 4;
 const PTX_VERSION: c_int = 5;
@@ -55,6 +56,19 @@ impl Session<'_> {
         self.module(module)?.kernels().get(place).ok_or(ERROR_INVALID_HANDLE)
     }
 
+    /// Returns the program that has a function.
+    fn program(&self, index: u32) -> Outcome<&dmr_ptx::Program> {
+        let &(module, _) = self.functions.get(index as usize).ok_or(ERROR_INVALID_HANDLE)?;
+        Ok(&self.module(module)?.loaded.program)
+    }
+
+    /// Returns the bytes of the variables in constant memory of a function's module.
+    fn constant_bytes(&self, index: u32) -> Outcome<u64> {
+        let variables = self.program(index)?.globals().iter();
+        let constants = variables.filter(|variable| variable.is_constant);
+        Ok(constants.fold(0, |sum, variable| sum.saturating_add(variable.bytes)))
+    }
+
     /// Returns an attribute of a function.
     pub(super) fn function_attribute(&self, index: u32, attribute: c_int) -> Outcome<c_int> {
         let set = self.objects.function_attributes.get(&(index, attribute)).copied();
@@ -67,13 +81,15 @@ impl Session<'_> {
             SHARED_BYTES => bytes(kernel.shared_bytes),
             LOCAL_BYTES => bytes(kernel.local_bytes),
             REGISTERS => 32,
-            PTX_VERSION | BINARY_VERSION => 90,
+            CONSTANT_BYTES => bytes(self.constant_bytes(index)?),
+            PTX_VERSION => self.program(index)?.target() as c_int,
+            BINARY_VERSION => 90,
             // What the kernel's own variables leave of what every block has.
             MAX_DYNAMIC_SHARED_BYTES => {
                 set.unwrap_or_else(|| (48 << 10) - bytes(kernel.shared_bytes).min(48 << 10))
             }
             PREFERRED_SHARED_CARVEOUT => set.unwrap_or(-1),
-            2..=LAST => set.unwrap_or(0),
+            7..=LAST => set.unwrap_or(0),
             _ => return Err(ERROR_INVALID_VALUE),
         })
     }

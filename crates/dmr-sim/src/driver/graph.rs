@@ -53,9 +53,28 @@ pub(super) unsafe fn put_graph(
 
 extern "C" fn cuGraphDestroy(graph: Handle) -> Code {
     driver_call("cuGraphDestroy", Scope::Context, |session| {
-        let index = session.index_of(Kind::Graph, graph)?;
-        session.graphs.graphs.remove(&index).map(drop).ok_or(ERROR_INVALID_VALUE)
+        let index = session.graph_index(graph)?;
+        session.graphs.graphs.remove(&index).map(drop).ok_or(ERROR_INVALID_VALUE)?;
+        session.release_graph_addresses();
+        Ok(())
     })
+}
+
+impl Session<'_> {
+    /// Returns the index of a graph. A handle of anything else is an invalid value (as observed on an H200, of null).
+    pub(super) fn graph_index(&self, graph: Handle) -> Outcome<u32> {
+        self.index_of(Kind::Graph, graph).map_err(|_| ERROR_INVALID_VALUE)
+    }
+
+    /// Returns the index of a node, as [`graph_index`](Self::graph_index) does of a graph.
+    pub(super) fn node_index(&self, node: Handle) -> Outcome<u32> {
+        self.index_of(Kind::GraphNode, node).map_err(|_| ERROR_INVALID_VALUE)
+    }
+
+    /// Returns the index of an executable graph, as [`graph_index`](Self::graph_index) does of a graph.
+    pub(super) fn executable_index(&self, executable: Handle) -> Outcome<u32> {
+        self.index_of(Kind::GraphExec, executable).map_err(|_| ERROR_INVALID_VALUE)
+    }
 }
 
 unsafe extern "C" fn cuGraphClone(copy: *mut Handle, graph: Handle) -> Code {
@@ -73,7 +92,7 @@ unsafe extern "C" fn cuGraphClone(copy: *mut Handle, graph: Handle) -> Code {
 
 /// Returns the graph of a handle.
 pub(super) fn graph_of<'a>(session: &'a mut Session<'_>, graph: Handle) -> Outcome<&'a mut Graph> {
-    let index = session.index_of(Kind::Graph, graph)?;
+    let index = session.graph_index(graph)?;
     session.graphs.graph(index)
 }
 
@@ -83,7 +102,7 @@ unsafe extern "C" fn cuGraphNodeFindInClone(
     clone: Handle,
 ) -> Code {
     driver_call("cuGraphNodeFindInClone", Scope::Context, |session| {
-        let node = session.index_of(Kind::GraphNode, node)?;
+        let node = session.node_index(node)?;
         let mut nodes = graph_of(session, clone)?.nodes.iter();
         let copy = nodes.find(|(_, copy)| copy.original == Some(node)).map(|(id, _)| *id);
         let copy = copy.ok_or(ERROR_INVALID_VALUE)?;
@@ -104,7 +123,7 @@ pub(super) unsafe fn read_nodes(
         return Err(ERROR_INVALID_VALUE);
     }
     // SAFETY: by this function's contract.
-    let read = |i| session.index_of(Kind::GraphNode, unsafe { nodes.add(i).read_unaligned() });
+    let read = |i| session.node_index(unsafe { nodes.add(i).read_unaligned() });
     (0..count).map(read).collect()
 }
 
@@ -164,12 +183,9 @@ unsafe fn add_edges(
 /// Removes a node; its edges go with it.
 extern "C" fn cuGraphDestroyNode(node: Handle) -> Code {
     driver_call("cuGraphDestroyNode", Scope::Context, |session| {
-        let node = session.index_of(Kind::GraphNode, node)?;
-        let graph = session.graphs.graph_of(node)?;
-        graph.nodes.remove(&node);
-        for other in graph.nodes.values_mut() {
-            other.after.retain(|before| *before != node);
-        }
+        let node = session.node_index(node)?;
+        session.graphs.remove_node(node)?;
+        session.release_graph_addresses();
         Ok(())
     })
 }
@@ -276,10 +292,9 @@ unsafe fn put_edges(
 
 unsafe extern "C" fn cuGraphNodeGetType(node: Handle, kind: *mut c_int) -> Code {
     driver_call("cuGraphNodeGetType", Scope::Context, |session| {
-        let node = session.index_of(Kind::GraphNode, node)?;
-        let graph = session.graphs.graph_of(node)?;
-        let known = graph.nodes.get(&node).map(|node| node.work.kind());
+        let node = session.node_index(node)?;
+        let known = session.graphs.node(node)?.work.kind();
         // SAFETY: the caller's pointer is null or writable.
-        unsafe { put(kind, known.ok_or(ERROR_INVALID_VALUE)?) }
+        unsafe { put(kind, known) }
     })
 }

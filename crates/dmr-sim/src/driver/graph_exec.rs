@@ -4,7 +4,8 @@ use std::ffi::{c_char, c_int, c_ulonglong};
 
 use super::{chapter, put, put_optional, required};
 use crate::abi::*;
-use crate::graph::{AUTO_FREE_ON_LAUNCH, NodeWork};
+use crate::executable::AUTO_FREE_ON_LAUNCH;
+use crate::graph::NodeWork;
 use crate::handle::Kind;
 use crate::session::{Scope, Session, driver_call};
 
@@ -69,7 +70,7 @@ unsafe fn instantiate(
         if flags & DEVICE_LAUNCH != 0 {
             return Err(ERROR_NOT_SUPPORTED);
         }
-        let (graph, context) = (session.index_of(Kind::Graph, graph)?, session.context()?);
+        let (graph, context) = (session.graph_index(graph)?, session.context()?);
         let made = session.instantiate(graph, flags, context)?;
         // SAFETY: by this function's contract.
         unsafe { put(executable, session.handle(Kind::GraphExec, made)) }
@@ -78,7 +79,7 @@ unsafe fn instantiate(
 
 unsafe extern "C" fn cuGraphExecGetFlags(executable: Handle, flags: *mut c_ulonglong) -> Code {
     driver_call("cuGraphExecGetFlags", Scope::Context, |session| {
-        let index = session.index_of(Kind::GraphExec, executable)?;
+        let index = session.executable_index(executable)?;
         let known = session.graphs.executable(index)?.flags;
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(flags, known) }
@@ -161,8 +162,8 @@ fn update(
     executable: Handle,
     graph: Handle,
 ) -> Outcome<(c_int, Outcome)> {
-    let executable = session.index_of(Kind::GraphExec, executable)?;
-    let graph = session.index_of(Kind::Graph, graph)?;
+    let executable = session.executable_index(executable)?;
+    let graph = session.graph_index(graph)?;
     Ok(match session.update(executable, graph)? {
         None => (0, Ok(())),
         Some(mismatch) => (mismatch as c_int, Err(ERROR_GRAPH_EXEC_UPDATE_FAILURE)),
@@ -172,7 +173,7 @@ fn update(
 pub(super) extern "C" fn cuGraphUpload(executable: Handle, stream: Handle) -> Code {
     driver_call("cuGraphUpload", Scope::Stream(stream), |session| {
         session.stream(stream)?;
-        let index = session.index_of(Kind::GraphExec, executable)?;
+        let index = session.executable_index(executable)?;
         session.graphs.executable(index).map(drop)
     })
 }
@@ -180,7 +181,7 @@ pub(super) extern "C" fn cuGraphUpload(executable: Handle, stream: Handle) -> Co
 pub(super) extern "C" fn cuGraphLaunch(executable: Handle, stream: Handle) -> Code {
     driver_call("cuGraphLaunch", Scope::Stream(stream), |session| {
         let stream = session.stream(stream)?;
-        let index = session.index_of(Kind::GraphExec, executable)?;
+        let index = session.executable_index(executable)?;
         if session.captured(stream)? {
             let child = session.graphs.executable(index)?.as_graph();
             return session.capture(stream, || NodeWork::Child(child)).map(drop);
@@ -191,7 +192,9 @@ pub(super) extern "C" fn cuGraphLaunch(executable: Handle, stream: Handle) -> Co
 
 extern "C" fn cuGraphExecDestroy(executable: Handle) -> Code {
     driver_call("cuGraphExecDestroy", Scope::Context, |session| {
-        let index = session.index_of(Kind::GraphExec, executable)?;
-        session.graphs.destroy(index)
+        let index = session.executable_index(executable)?;
+        session.graphs.destroy(index)?;
+        session.release_graph_addresses();
+        Ok(())
     })
 }

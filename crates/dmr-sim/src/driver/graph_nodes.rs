@@ -8,7 +8,7 @@ use super::graph_params::{
     AllocParams, HostParams, MemsetParams, NodeParams, alloc_node, child_node, copy_node,
     fill_node, free_node, host_node,
 };
-use super::launch::KernelParams;
+use super::launch::{KernelParams, LaunchAttributes};
 use super::{chapter, put, required};
 use crate::abi::*;
 use crate::graph::{Node, NodeWork};
@@ -89,7 +89,11 @@ unsafe extern "C" fn cuGraphAddKernelNode(
 ) -> Code {
     let place = Place { node, graph, after, count };
     // SAFETY: as above; the parameters are null or those of a launch.
-    unsafe { place.add("cuGraphAddKernelNode", |session| KernelParams::work(params, session)) }
+    unsafe {
+        place.add("cuGraphAddKernelNode", |session| {
+            KernelParams::work(params, session, LaunchAttributes::default())
+        })
+    }
 }
 
 /// The later version has more parameters at the end: a kernel of a library in place of the function, and a context.
@@ -103,7 +107,9 @@ unsafe extern "C" fn cuGraphAddKernelNode_v2(
     let place = Place { node, graph, after, count };
     // SAFETY: as above.
     unsafe {
-        place.add("cuGraphAddKernelNode_v2", |session| KernelParams::work_v2(params, session))
+        place.add("cuGraphAddKernelNode_v2", |session| {
+            KernelParams::work_v2(params, session, LaunchAttributes::default())
+        })
     }
 }
 
@@ -218,7 +224,11 @@ unsafe extern "C" fn cuGraphAddNode(
 ) -> Code {
     let place = Place { node, graph, after, count };
     // SAFETY: as above.
-    unsafe { place.add("cuGraphAddNode", |session| NodeParams::work(params, session)) }
+    unsafe {
+        place.add("cuGraphAddNode", |session| {
+            NodeParams::work(params, session, LaunchAttributes::default())
+        })
+    }
 }
 
 /// Edges with data, which say that a node need not wait for all of another, order as whole edges do.
@@ -232,5 +242,9 @@ unsafe extern "C" fn cuGraphAddNode_v2(
 ) -> Code {
     let place = Place { node, graph, after, count };
     // SAFETY: as above.
-    unsafe { place.add("cuGraphAddNode_v2", |session| NodeParams::work(params, session)) }
+    unsafe {
+        place.add("cuGraphAddNode_v2", |session| {
+            NodeParams::work(params, session, LaunchAttributes::default())
+        })
+    }
 }

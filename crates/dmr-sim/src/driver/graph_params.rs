@@ -6,11 +6,10 @@ use super::chapter;
 use super::copies::copy_work;
 use super::copies_3d::Copy3D;
 use super::graph::graph_of;
-use super::launch::KernelParams;
+use super::launch::{KernelParams, LaunchAttributes};
 use super::memset::Area;
 use crate::abi::*;
-use crate::graph::{GraphMemory, NodeWork};
-use crate::handle::Kind;
+use crate::graph::NodeWork;
 use crate::machine::{HostCall, HostPtr};
 use crate::session::{Scope, Session, driver_call};
 
@@ -128,7 +127,7 @@ pub(super) struct AllocParams {
     at: CUdeviceptr,
 }
 
-/// Reserves an address, and returns the work of an allocation there.
+/// Takes addresses for the memory of a node, and returns the work of an allocation there.
 ///
 /// # Safety
 ///
@@ -151,11 +150,10 @@ pub(super) unsafe fn alloc_node(
         return Err(ERROR_NOT_SUPPORTED);
     }
     let device = session.device_index(read.location)?;
-    let bytes = read.bytes as u64;
-    let at = session.reserve_for_graph(device, bytes)?;
+    let memory = session.new_graph_memory(device, read.bytes as u64)?;
     // SAFETY: as above.
-    unsafe { (&raw mut (*params).at).write_unaligned(at) };
-    Ok(NodeWork::Allocate(GraphMemory { at, bytes, device }))
+    unsafe { (&raw mut (*params).at).write_unaligned(memory.at) };
+    Ok(NodeWork::Allocate(memory))
 }
 
 /// Returns the work of a free of memory that a node of a graph allocates.
@@ -175,12 +173,16 @@ pub(super) struct NodeParams {
 }
 
 impl NodeParams {
-    /// Returns the work of a node with these parameters.
+    /// Returns the work of a node with these parameters; of a kernel, with these attributes.
     ///
     /// # Safety
     ///
     /// `this` is null or valid, with the pointers in it.
-    pub(super) unsafe fn work(this: *const Self, session: &mut Session<'_>) -> Outcome<NodeWork> {
+    pub(super) unsafe fn work(
+        this: *const Self,
+        session: &mut Session<'_>,
+        attributes: LaunchAttributes,
+    ) -> Outcome<NodeWork> {
         if this.is_null() {
             return Err(ERROR_INVALID_VALUE);
         }
@@ -189,7 +191,7 @@ impl NodeParams {
             let of_kind = (&raw const (*this).of_kind).cast::<u64>();
             let first = of_kind.read_unaligned();
             match (&raw const (*this).kind).read_unaligned() {
-                0 => KernelParams::work_v2(of_kind.cast(), session),
+                0 => KernelParams::work_v2(of_kind.cast(), session, attributes),
                 // Flags, and a context, in front of the description.
                 1 => copy_node(of_kind.add(2).cast(), session),
                 2 => fill_node(of_kind.cast()),
@@ -215,34 +217,43 @@ fn changeable(work: NodeWork) -> Outcome<NodeWork> {
     }
 }
 
-/// Replaces the work of a node by other work of the same kind.
+/// Replaces the work of a node by other work of the same kind. A kernel keeps its attributes, which `work` gets.
 fn set(
     name: &'static str,
     node: Handle,
-    work: impl FnOnce(&mut Session<'_>) -> Outcome<NodeWork>,
+    work: impl FnOnce(&mut Session<'_>, LaunchAttributes) -> Outcome<NodeWork>,
 ) -> Code {
     driver_call(name, Scope::Context, |session| {
-        let work = changeable(work(session)?)?;
-        let node = session.index_of(Kind::GraphNode, node)?;
-        let node = session.graphs.graph_of(node)?.nodes.get_mut(&node);
-        let node = node.filter(|node| node.work.kind() == work.kind());
-        node.ok_or(ERROR_INVALID_VALUE)?.work = work;
+        let index = session.node_index(node)?;
+        let known = &session.graphs.node(index)?.work;
+        let (kind, attributes) = (known.kind(), LaunchAttributes::of(known));
+        let work = changeable(work(session, attributes)?)?;
+        if work.kind() != kind {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        session.graphs.node(index)?.work = work;
         Ok(())
     })
 }
 
-/// Replaces the work of a node in an executable graph.
+/// Replaces the work of a node in an executable graph, as [`set`] does in a graph.
 fn set_in(
     name: &'static str,
     executable: Handle,
     node: Handle,
-    work: impl FnOnce(&mut Session<'_>) -> Outcome<NodeWork>,
+    work: impl FnOnce(&mut Session<'_>, LaunchAttributes) -> Outcome<NodeWork>,
 ) -> Code {
     driver_call(name, Scope::Context, |session| {
-        let work = changeable(work(session)?)?;
-        let index = session.index_of(Kind::GraphExec, executable)?;
-        let node = session.index_of(Kind::GraphNode, node)?;
-        session.graphs.executable(index)?.set(node, work)
+        let executable = session.executable_index(executable)?;
+        let index = session.node_index(node)?;
+        let known = &session.graphs.executable(executable)?.node(index)?.work;
+        let (kind, attributes) = (known.kind(), LaunchAttributes::of(known));
+        let work = changeable(work(session, attributes)?)?;
+        if work.kind() != kind {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        session.graphs.executable(executable)?.node(index)?.work = work;
+        Ok(())
     })
 }
 
@@ -266,27 +277,27 @@ macro_rules! setters {
 setters! {
     cuGraphKernelNodeSetParams cuGraphExecKernelNodeSetParams (params: *const KernelParams)
         // SAFETY: by the driver's contract the parameters are null or those of such a node.
-        |session| unsafe { KernelParams::work(params, session) };
+        |session, kept| unsafe { KernelParams::work(params, session, kept) };
     cuGraphKernelNodeSetParams_v2 cuGraphExecKernelNodeSetParams_v2 (params: *const KernelParams)
         // SAFETY: by the driver's contract the parameters are null or those of such a node.
-        |session| unsafe { KernelParams::work_v2(params, session) };
+        |session, kept| unsafe { KernelParams::work_v2(params, session, kept) };
     cuGraphHostNodeSetParams cuGraphExecHostNodeSetParams (params: *const HostParams)
         // SAFETY: by the driver's contract the parameters are null or those of such a node.
-        |_| unsafe { host_node(params) };
+        |_, _| unsafe { host_node(params) };
     cuGraphEventRecordNodeSetEvent cuGraphExecEventRecordNodeSetEvent (event: Handle)
-        |session| session.event_index(event).map(NodeWork::Record);
+        |session, _| session.event_index(event).map(NodeWork::Record);
     cuGraphEventWaitNodeSetEvent cuGraphExecEventWaitNodeSetEvent (event: Handle)
-        |session| session.event_index(event).map(NodeWork::Wait);
+        |session, _| session.event_index(event).map(NodeWork::Wait);
     cuGraphNodeSetParams cuGraphExecNodeSetParams (params: *const NodeParams)
         // SAFETY: by the driver's contract the parameters are null or those of such a node.
-        |session| unsafe { NodeParams::work(params, session) };
+        |session, kept| unsafe { NodeParams::work(params, session, kept) };
 }
 
 // The contexts are known by the addresses.
 
 unsafe extern "C" fn cuGraphMemcpyNodeSetParams(node: Handle, copy: *const Copy3D) -> Code {
     // SAFETY: the description is null or, by the driver's contract, valid.
-    set("cuGraphMemcpyNodeSetParams", node, |session| unsafe { copy_node(copy, session) })
+    set("cuGraphMemcpyNodeSetParams", node, |session, _| unsafe { copy_node(copy, session) })
 }
 
 unsafe extern "C" fn cuGraphExecMemcpyNodeSetParams(
@@ -296,13 +307,14 @@ unsafe extern "C" fn cuGraphExecMemcpyNodeSetParams(
     _context: Handle,
 ) -> Code {
     // SAFETY: as above.
-    let work = |session: &mut Session<'_>| unsafe { copy_node(copy, session) };
-    set_in("cuGraphExecMemcpyNodeSetParams", executable, node, work)
+    set_in("cuGraphExecMemcpyNodeSetParams", executable, node, |session, _| unsafe {
+        copy_node(copy, session)
+    })
 }
 
 unsafe extern "C" fn cuGraphMemsetNodeSetParams(node: Handle, params: *const MemsetParams) -> Code {
     // SAFETY: the parameters are null or, by the driver's contract, valid.
-    set("cuGraphMemsetNodeSetParams", node, |_| unsafe { fill_node(params) })
+    set("cuGraphMemsetNodeSetParams", node, |_, _| unsafe { fill_node(params) })
 }
 
 unsafe extern "C" fn cuGraphExecMemsetNodeSetParams(
@@ -312,6 +324,5 @@ unsafe extern "C" fn cuGraphExecMemsetNodeSetParams(
     _context: Handle,
 ) -> Code {
     // SAFETY: as above.
-    let work = |_: &mut Session<'_>| unsafe { fill_node(params) };
-    set_in("cuGraphExecMemsetNodeSetParams", executable, node, work)
+    set_in("cuGraphExecMemsetNodeSetParams", executable, node, |_, _| unsafe { fill_node(params) })
 }

@@ -1,7 +1,8 @@
-//! Execution control: the launches of kernels, and the forms in which their arguments come.
+//! Execution control: the launches of kernels, and kernels as nodes of graphs.
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use super::arguments::Arguments;
 use super::chapter;
 use super::function::MAX_DYNAMIC_SHARED_BYTES;
 use crate::abi::*;
@@ -35,12 +36,51 @@ struct LaunchAttribute {
 /// The attributes of a launch that have an effect.
 #[derive(Clone, Copy, Default)]
 pub(super) struct LaunchAttributes {
-    is_cooperative: bool,
+    /// All blocks must be on the device at a time.
+    pub(super) is_cooperative: bool,
     /// The dimensions of a cluster, if there are clusters.
-    cluster: Option<[c_uint; 3]>,
+    pub(super) cluster: Option<[c_uint; 3]>,
 }
 
 impl LaunchAttributes {
+    /// Returns the attributes of a node; the default for a node that is no kernel.
+    pub(super) fn of(work: &NodeWork) -> Self {
+        match work {
+            NodeWork::Kernel { args, .. } => {
+                Self { is_cooperative: args.is_cooperative(), cluster: args.cluster() }
+            }
+            _ => Self::default(),
+        }
+    }
+
+    /// Returns the words of the value of an attribute: zeros for one without an effect.
+    pub(super) fn get(&self, id: c_int) -> Outcome<[u32; 16]> {
+        let mut value = [0; 16];
+        match id {
+            2 => value[0] = self.is_cooperative.into(),
+            4 => value[..3].copy_from_slice(&self.cluster.unwrap_or_default()),
+            0..=16 => {}
+            _ => return Err(ERROR_INVALID_VALUE),
+        }
+        Ok(value)
+    }
+
+    /// Sets one attribute, given as the words of its value. One that changes the order of work is refused: the
+    /// simulator would order too much.
+    pub(super) fn set(&mut self, id: c_int, value: &[u32; 16]) -> Outcome {
+        match id {
+            2 => self.is_cooperative = value[0] != 0,
+            4 => self.cluster = Some([value[0], value[1], value[2]]),
+            // Programmatic serialisation and events; a kernel node that the device updates.
+            6 | 7 | 12 | 13 if value.iter().any(|&word| word != 0) => {
+                return Err(ERROR_NOT_SUPPORTED);
+            }
+            0..=16 => {} // no effect on the result: caches, priorities, scheduling, domains
+            _ => return Err(ERROR_INVALID_VALUE),
+        }
+        Ok(())
+    }
+
     /// Returns the blocks of a cluster; 0 without clusters.
     pub(super) fn cluster_blocks(self) -> u32 {
         self.cluster.map_or(0, |sizes| sizes.iter().product())
@@ -48,7 +88,7 @@ impl LaunchAttributes {
 }
 
 impl LaunchConfig {
-    /// Reads the attributes. Those that change the order of work are refused: the simulator would order too much.
+    /// Reads the attributes.
     ///
     /// # Safety
     ///
@@ -61,97 +101,9 @@ impl LaunchConfig {
             }
             // SAFETY: by this function's contract.
             let attribute = unsafe { self.attributes.add(i).read_unaligned() };
-            match attribute.id {
-                2 => found.is_cooperative = attribute.value[0] != 0,
-                4 => {
-                    let [x, y, z, ..] = attribute.value;
-                    found.cluster = Some([x, y, z]);
-                }
-                // Programmatic serialisation and events; a kernel node that the device updates.
-                6 | 7 | 12 | 13 if attribute.value.iter().any(|&word| word != 0) => {
-                    return Err(ERROR_NOT_SUPPORTED);
-                }
-                0..=16 => {} // no effect on the result: caches, priorities, scheduling, domains
-                _ => return Err(ERROR_INVALID_VALUE),
-            }
+            found.set(attribute.id, &attribute.value)?;
         }
         Ok(found)
-    }
-}
-
-/// The two forms in which a program passes a kernel's arguments.
-#[derive(Clone, Copy)]
-struct Arguments {
-    /// A pointer to each argument.
-    params: *const *const c_void,
-    /// Keys and values of a buffer with all of them.
-    extra: *const *const c_void,
-}
-
-/// Keys of `extra`: `CU_LAUNCH_PARAM_END`, `_BUFFER_POINTER`, `_BUFFER_SIZE`.
-const END: usize = 0;
-const BUFFER_POINTER: usize = 1;
-const BUFFER_SIZE: usize = 2;
-
-impl Arguments {
-    /// Copies the arguments of a launch.
-    ///
-    /// # Safety
-    ///
-    /// The driver's contract: `params` points to a pointer for each parameter of the function, and each of these to the
-    /// parameter's bytes; or `extra` is a list of keys and values that ends with `END`.
-    unsafe fn read(self, entry: &dmr_ptx::Kernel) -> Outcome<Vec<Box<[u8]>>> {
-        if !self.extra.is_null() {
-            if !self.params.is_null() {
-                return Err(ERROR_INVALID_VALUE); // one form or the other
-            }
-            // SAFETY: by this function's contract.
-            return unsafe { self.read_packed(entry) };
-        }
-        if self.params.is_null() && !entry.params.is_empty() {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        let argument = |(i, param): (usize, &dmr_ptx::Param)| {
-            // SAFETY: by this function's contract.
-            unsafe {
-                let at = self.params.add(i).read_unaligned().cast::<u8>();
-                if at.is_null() {
-                    return Err(ERROR_INVALID_VALUE);
-                }
-                Ok(std::slice::from_raw_parts(at, param.bytes).into())
-            }
-        };
-        entry.params.iter().enumerate().map(argument).collect()
-    }
-
-    /// # Safety
-    ///
-    /// `extra` is a list of keys and values that ends with `END`.
-    unsafe fn read_packed(self, entry: &dmr_ptx::Kernel) -> Outcome<Vec<Box<[u8]>>> {
-        let (mut buffer, mut bytes) = (std::ptr::null::<u8>(), 0);
-        let mut at = self.extra;
-        loop {
-            // SAFETY: by this function's contract: a value follows each key but the last.
-            unsafe {
-                match at.read_unaligned() as usize {
-                    END => break,
-                    BUFFER_POINTER => buffer = at.add(1).read_unaligned().cast(),
-                    BUFFER_SIZE => {
-                        bytes = at.add(1).read_unaligned().cast::<usize>().read_unaligned()
-                    }
-                    _ => return Err(ERROR_INVALID_VALUE),
-                }
-                at = at.add(2);
-            }
-        }
-        if bytes < entry.param_bytes || (buffer.is_null() && !entry.params.is_empty()) {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        let argument = |param: &dmr_ptx::Param| {
-            // SAFETY: the buffer is as large as the program has said, which is enough.
-            unsafe { std::slice::from_raw_parts(buffer.add(param.offset), param.bytes) }.into()
-        };
-        Ok(entry.params.iter().map(argument).collect())
     }
 }
 
@@ -174,8 +126,7 @@ pub(super) unsafe extern "C" fn cuLaunchKernel(
             grid: [grid_x, grid_y, grid_z],
             block: [block_x, block_y, block_z],
             shared_bytes,
-            is_cooperative: false,
-            cluster: None,
+            attributes: LaunchAttributes::default(),
         };
         // SAFETY: the driver's contract is that of `launch`.
         unsafe { launch(session, function, stream, shape, Arguments { params, extra }) }
@@ -200,8 +151,7 @@ pub(super) unsafe extern "C" fn cuLaunchCooperativeKernel(
             grid: [grid_x, grid_y, grid_z],
             block: [block_x, block_y, block_z],
             shared_bytes,
-            is_cooperative: true,
-            cluster: None,
+            attributes: LaunchAttributes { is_cooperative: true, cluster: None },
         };
         let arguments = Arguments { params, extra: std::ptr::null() };
         // SAFETY: as above.
@@ -229,8 +179,7 @@ pub(super) unsafe extern "C" fn cuLaunchKernelEx(
             grid: config.grid,
             block: config.block,
             shared_bytes: config.shared_bytes,
-            is_cooperative: attributes?.is_cooperative,
-            cluster: attributes?.cluster,
+            attributes: attributes?,
         };
         // SAFETY: as above.
         unsafe { launch(session, function, config.stream, shape, Arguments { params, extra }) }
@@ -243,10 +192,7 @@ pub(super) struct Shape {
     pub(super) grid: [c_uint; 3],
     pub(super) block: [c_uint; 3],
     pub(super) shared_bytes: c_uint,
-    /// All blocks must be on the device at a time.
-    pub(super) is_cooperative: bool,
-    /// The dimensions of a cluster, if the launch has them.
-    pub(super) cluster: Option<[c_uint; 3]>,
+    pub(super) attributes: LaunchAttributes,
 }
 
 /// Checks and submits a launch.
@@ -262,6 +208,9 @@ unsafe fn launch(
     arguments: Arguments,
 ) -> Outcome {
     let stream = session.stream(stream)?;
+    if shape.grid.contains(&0) {
+        return Err(ERROR_INVALID_VALUE);
+    }
     // SAFETY: by this function's contract.
     let (function, args) = unsafe { prepare(session, function, shape, arguments)? };
     super::execution::launch(session, stream, function, args)
@@ -284,8 +233,9 @@ unsafe fn prepare(
     // SAFETY: by this function's contract.
     let copied = unsafe { arguments.read(entry)? };
     let args = KernelArgs::new(copied, shape.grid, shape.block);
-    let args = args.with_shared_bytes(shape.shared_bytes).with_cluster(shape.cluster);
-    Ok((index, args.with_cooperation(shape.is_cooperative)))
+    let args = args.with_shared_bytes(shape.shared_bytes);
+    let LaunchAttributes { is_cooperative, cluster } = shape.attributes;
+    Ok((index, args.with_cluster(cluster).with_cooperation(is_cooperative)))
 }
 
 /// `CUDA_KERNEL_NODE_PARAMS`: the part that all versions have.
@@ -301,17 +251,21 @@ pub(super) struct KernelParams {
 }
 
 impl KernelParams {
-    /// Returns the work of a node with these parameters.
+    /// Returns the work of a node with these parameters. The attributes are the node's: parameters have none.
     ///
     /// # Safety
     ///
     /// `this` is null, or points to parameters with the contract of [`Arguments::read`].
-    pub(super) unsafe fn work(this: *const Self, session: &mut Session<'_>) -> Outcome<NodeWork> {
+    pub(super) unsafe fn work(
+        this: *const Self,
+        session: &mut Session<'_>,
+        attributes: LaunchAttributes,
+    ) -> Outcome<NodeWork> {
         if this.is_null() {
             return Err(ERROR_INVALID_VALUE);
         }
         // SAFETY: not null, so valid by this function's contract.
-        unsafe { this.read_unaligned().node(session) }
+        unsafe { this.read_unaligned().node(session, attributes) }
     }
 
     /// Returns the work of a node with the parameters of the second version, whose function may be null: then a kernel
@@ -323,6 +277,7 @@ impl KernelParams {
     pub(super) unsafe fn work_v2(
         this: *const Self,
         session: &mut Session<'_>,
+        attributes: LaunchAttributes,
     ) -> Outcome<NodeWork> {
         if this.is_null() {
             return Err(ERROR_INVALID_VALUE);
@@ -333,16 +288,23 @@ impl KernelParams {
             if params.function == 0 {
                 params.function = this.add(1).cast::<Handle>().read_unaligned();
             }
-            params.node(session)
+            params.node(session, attributes)
         }
     }
 
+    /// Returns the work of a node. The grid may be empty, as programs make nodes whose size they set later; an
+    /// executable graph with such a node cannot be launched.
+    ///
     /// # Safety
     ///
     /// The contract of [`Arguments::read`].
-    unsafe fn node(self, session: &mut Session<'_>) -> Outcome<NodeWork> {
+    unsafe fn node(
+        self,
+        session: &mut Session<'_>,
+        attributes: LaunchAttributes,
+    ) -> Outcome<NodeWork> {
         let Self { function, grid, block, shared_bytes, params, extra } = self;
-        let shape = Shape { grid, block, shared_bytes, is_cooperative: false, cluster: None };
+        let shape = Shape { grid, block, shared_bytes, attributes };
         // SAFETY: by this function's contract.
         let (function, args) =
             unsafe { prepare(session, function, shape, Arguments { params, extra })? };
@@ -354,9 +316,10 @@ impl KernelParams {
 /// The maximum number of blocks of a cluster, on devices with clusters of more than the portable 8.
 const MAX_CLUSTER_BLOCKS: u32 = 16;
 
-/// Refuses a launch that no device can hold.
-fn check(session: &Session<'_>, function: u32, shape: Shape) -> Outcome {
-    let Shape { grid, block, shared_bytes, is_cooperative, cluster } = shape;
+/// Refuses a launch that no device can hold. An empty grid is accepted.
+pub(super) fn check(session: &Session<'_>, function: u32, shape: Shape) -> Outcome {
+    let Shape { grid, block, shared_bytes, attributes } = shape;
+    let LaunchAttributes { is_cooperative, cluster } = attributes;
     let threads = block.iter().try_fold(1u32, |product, &n| product.checked_mul(n));
     let threads = threads.filter(|threads| (1..=1024).contains(threads));
     let threads = threads.ok_or(ERROR_INVALID_VALUE)?;
@@ -379,7 +342,7 @@ fn check(session: &Session<'_>, function: u32, shape: Shape) -> Outcome {
     }
     let allowed = session.function_attribute(function, MAX_DYNAMIC_SHARED_BYTES)?;
     let fits = block[2] <= 64 && grid[0] <= 0x7fff_ffff && grid[1].max(grid[2]) <= 0xffff;
-    if !fits || grid.contains(&0) || u64::from(shared_bytes) > allowed as u64 {
+    if !fits || u64::from(shared_bytes) > allowed as u64 {
         return Err(ERROR_INVALID_VALUE);
     }
     if is_cooperative {

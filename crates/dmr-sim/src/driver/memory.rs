@@ -4,7 +4,9 @@ use std::ffi::c_uint;
 
 use super::{chapter, put, required};
 use crate::abi::*;
-use crate::session::{Scope, driver_call};
+use crate::fork::refuse_in_child;
+use crate::initialised::refuse_before;
+use crate::session::{Scope, current_context, driver_call};
 
 chapter![
     cuMemAlloc_v2,
@@ -61,6 +63,10 @@ unsafe extern "C" fn cuMemAllocPitch_v2(
 }
 
 extern "C" fn cuMemFree_v2(at: CUdeviceptr) -> Code {
+    if at == 0 && current_context() == 0 {
+        // There is nothing to free: no context is needed (as observed on an H200).
+        return refuse_in_child().and_then(|()| refuse_before()).err().unwrap_or(SUCCESS);
+    }
     driver_call("cuMemFree_v2", Scope::Context, |session| {
         if at == 0 {
             return Ok(());
@@ -89,7 +95,8 @@ unsafe extern "C" fn cuMemHostAlloc(at: *mut u64, bytes: usize, flags: c_uint) -
 
 unsafe extern "C" fn cuMemHostGetFlags(flags: *mut c_uint, at: u64) -> Code {
     driver_call("cuMemHostGetFlags", Scope::Context, |session| {
-        let known = session.host_flags(at)?;
+        // All pinned memory is mapped, whatever the program has asked for (as observed on an H200).
+        let known = session.host_flags(at)? | DEVICE_MAP;
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(flags, known) }
     })
@@ -102,6 +109,7 @@ unsafe extern "C" fn cuMemAllocHost_v2(at: *mut u64, bytes: usize) -> Code {
 
 /// `CU_MEMHOSTALLOC_PORTABLE`, `_DEVICEMAP` and `_WRITECOMBINED`.
 const ALL_HOST_FLAGS: c_uint = 7;
+const DEVICE_MAP: c_uint = 2;
 
 /// # Safety
 ///
@@ -142,6 +150,9 @@ pub(super) extern "C" fn cuMemHostRegister_v2(at: u64, bytes: usize, _flags: c_u
 
 extern "C" fn cuMemHostUnregister(at: u64) -> Code {
     driver_call("cuMemHostUnregister", Scope::Context, |session| {
+        if session.is_inside_registered(at) {
+            return Err(ERROR_INVALID_VALUE);
+        }
         session.unpin(at, true).map_err(|_| ERROR_HOST_MEMORY_NOT_REGISTERED)
     })
 }
@@ -149,10 +160,10 @@ extern "C" fn cuMemHostUnregister(at: u64) -> Code {
 unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
     device: *mut CUdeviceptr,
     host: u64,
-    _flags: c_uint,
+    flags: c_uint,
 ) -> Code {
     driver_call("cuMemHostGetDevicePointer_v2", Scope::Context, |session| {
-        if !session.is_pinned(host) {
+        if flags != 0 || !session.is_pinned(host) {
             return Err(ERROR_INVALID_VALUE);
         }
         // SAFETY: the caller's pointer is null or writable.

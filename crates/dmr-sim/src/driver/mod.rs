@@ -4,6 +4,7 @@
 
 #![allow(non_snake_case, reason = "the driver's names")]
 
+mod arguments;
 mod capture;
 mod carved;
 mod context;
@@ -16,7 +17,9 @@ mod execution;
 mod first;
 mod function;
 mod graph;
+mod graph_attributes;
 mod graph_exec;
+mod graph_memory;
 mod graph_nodes;
 mod graph_params;
 mod launch;
@@ -79,6 +82,8 @@ pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
         graph_exec::SYMBOLS,
         graph_nodes::SYMBOLS,
         graph_params::SYMBOLS,
+        graph_attributes::SYMBOLS,
+        graph_memory::SYMBOLS,
         virtual_memory::SYMBOLS,
         stream_memory::SYMBOLS,
         carved::SYMBOLS,

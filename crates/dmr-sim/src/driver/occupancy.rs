@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use super::function::REGISTERS;
+use super::function::{MAX_DYNAMIC_SHARED_BYTES, MAX_THREADS_PER_BLOCK, REGISTERS};
 use super::launch::LaunchConfig;
 use super::{chapter, put};
 use crate::abi::*;
@@ -23,11 +23,12 @@ const MULTIPROCESSORS: c_int = 16;
 const THREADS_OF_MULTIPROCESSOR: c_int = 39;
 const SHARED_BYTES_OF_MULTIPROCESSOR: c_int = 81;
 const REGISTERS_OF_MULTIPROCESSOR: c_int = 82;
-const SHARED_BYTES_OF_BLOCK: c_int = 97;
 const BLOCKS_OF_MULTIPROCESSOR: c_int = 106;
 const RESERVED_SHARED_BYTES: c_int = 111;
 
 const WARP: u64 = 32;
+/// The bytes that the shared memory of a block is a multiple of.
+const SHARED_UNIT: u64 = 128;
 const LARGEST_BLOCK: u64 = 1024;
 /// The largest cluster that every device of compute capability 9.0 can hold.
 const LARGEST_CLUSTER: c_int = 8;
@@ -37,14 +38,17 @@ impl Session<'_> {
         Ok(self.attribute(attribute)?.max(0) as u64)
     }
 
-    /// Returns the blocks of a function that are on one multiprocessor at a time.
+    /// Returns the blocks of a function that are on one multiprocessor at a time, with these bytes of dynamic shared
+    /// memory.
     pub(super) fn active_blocks(&self, function: u32, threads: u64, shared: u64) -> Outcome<u64> {
-        if threads == 0 || threads > LARGEST_BLOCK || shared > self.limit(SHARED_BYTES_OF_BLOCK)? {
+        let most = self.function_attribute(function, MAX_DYNAMIC_SHARED_BYTES)?.max(0) as u64;
+        if threads == 0 || threads > LARGEST_BLOCK || shared > most {
             return Ok(0);
         }
         let registers = self.function_attribute(function, REGISTERS)?.max(1) as u64;
         let threads = threads.next_multiple_of(WARP);
-        let shared = shared + self.limit(RESERVED_SHARED_BYTES)?;
+        let shared = shared + self.entry(function)?.shared_bytes;
+        let shared = shared.next_multiple_of(SHARED_UNIT) + self.limit(RESERVED_SHARED_BYTES)?;
         let by = [
             self.limit(BLOCKS_OF_MULTIPROCESSOR)?,
             self.limit(THREADS_OF_MULTIPROCESSOR)? / threads,
@@ -163,8 +167,9 @@ unsafe fn put_block_size(
     let sizes: Vec<_> = sizes.map(|threads| (threads, shared_of(threads) as u64)).collect();
     driver_call(name, Scope::Context, |session| {
         let function = session.function_of(function)?;
+        let largest = session.function_attribute(function, MAX_THREADS_PER_BLOCK)? as u64;
         let (mut best, mut most) = ((0, 0), 0);
-        for &(threads, shared) in sizes.iter().rev() {
+        for &(threads, shared) in sizes.iter().rev().filter(|(threads, _)| *threads <= largest) {
             let blocks = session.active_blocks(function, threads, shared)?;
             if blocks * threads > most {
                 (best, most) = ((threads, shared), blocks * threads);
@@ -193,9 +198,11 @@ unsafe extern "C" fn cuOccupancyAvailableDynamicSMemPerBlock(
         if session.active_blocks(function, threads as u64, 0)? < blocks as u64 {
             return Err(ERROR_INVALID_VALUE);
         }
+        // As observed on an H200: without the bytes that the driver reserves in each block.
         let share = session.limit(SHARED_BYTES_OF_MULTIPROCESSOR)? / blocks as u64;
-        let free = share.saturating_sub(session.limit(RESERVED_SHARED_BYTES)?);
-        let available = free.min(session.limit(SHARED_BYTES_OF_BLOCK)?);
+        let free = share.saturating_sub(session.entry(function)?.shared_bytes);
+        let most = session.function_attribute(function, MAX_DYNAMIC_SHARED_BYTES)?.max(0) as u64;
+        let available = free.min(most);
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(bytes, available as usize) }
     })

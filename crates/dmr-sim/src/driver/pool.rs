@@ -7,7 +7,7 @@ use super::{chapter, put, required};
 use crate::abi::pool_attribute::*;
 use crate::abi::*;
 use crate::driver_pool::DriverPool;
-use crate::graph::{GraphMemory, NodeWork};
+use crate::graph::NodeWork;
 use crate::handle::Kind;
 use crate::mapping::Rights;
 use crate::session::{Scope, Session, driver_call};
@@ -68,11 +68,11 @@ unsafe fn allocate(
     required(at)?;
     if bytes > 0 && session.captured(stream)? {
         let (device, bytes) = (session.pool(pool)?.device, bytes as u64);
-        let reserved = session.reserve_for_graph(device, bytes)?;
-        let memory = GraphMemory { at: reserved, bytes, device };
+        let memory = session.new_graph_memory(device, bytes)?;
+        let address = memory.at;
         session.capture(stream, || NodeWork::Allocate(memory))?;
         // SAFETY: by this function's contract.
-        return unsafe { put(at, reserved) };
+        return unsafe { put(at, address) };
     }
     session.refuse_while_capturing()?;
     let allocated = session.allocate_from_pool(pool, bytes as u64, stream)?;

@@ -29,16 +29,11 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: CUde
             return Err(code);
         }
         let primary = match session.devices[index].primary {
-            Some(primary) => {
-                session.contexts[primary as usize].retained += 1;
-                primary
-            }
-            None => {
-                let primary = session.new_context(index);
-                session.devices[index].primary = Some(primary);
-                primary
-            }
+            Some(primary) => primary,
+            None => session.new_context(index),
         };
+        let device = &mut session.devices[index];
+        (device.primary, device.retained) = (Some(primary), device.retained + 1);
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(context, session.handle(Kind::Context, primary)) }
     });
@@ -51,11 +46,11 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: CUde
 extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> Code {
     let code = driver_call("cuDevicePrimaryCtxRelease_v2", Scope::Device(device), |session| {
         let index = session.device_index(device)?;
-        let primary = session.devices[index].primary.ok_or(ERROR_INVALID_CONTEXT)?;
-        let context = &mut session.contexts[primary as usize];
-        context.retained -= 1;
-        if context.retained == 0 {
-            session.devices[index].primary = None;
+        let device = &mut session.devices[index];
+        device.retained = device.retained.checked_sub(1).ok_or(ERROR_INVALID_CONTEXT)?;
+        if device.retained == 0
+            && let Some(primary) = device.primary.take()
+        {
             end(session, primary);
         }
         Ok(())
@@ -101,20 +96,16 @@ extern "C" fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: c_uint) -> Cod
     cuDevicePrimaryCtxSetFlags_v2(device, flags)
 }
 
-/// Ends everything that the primary context holds: its streams and events after their work, and the memory of its
-/// device. The context itself stays retained as often as it was.
+/// Ends the primary context, with its streams and events after their work, and the memory of its device. The handle
+/// stays that of a destroyed context (as observed on an H200); the next retain makes another one. The context stays
+/// retained as often as it was, and a fault of the device is over.
 extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> Code {
     driver_call("cuDevicePrimaryCtxReset_v2", Scope::Device(device), |session| {
         let index = session.device_index(device)?;
         session.objects.primary_flags.remove(&index);
-        let Some(primary) = session.devices[index].primary else { return Ok(()) };
+        let Some(primary) = session.devices[index].primary.take() else { return Ok(()) };
         end(session, primary);
-        let context = &mut session.contexts[primary as usize];
-        context.destroyed = false;
-        context.reaches.retain(|reached| *reached == index);
-        let legacy = context.legacy;
-        session.streams[legacy as usize].destroyed = false;
-        session.per_thread.retain(|(_, context), _| *context != primary);
+        session.devices[index].lost = None;
         free_all(session, index)
     })
 }
@@ -123,15 +114,9 @@ extern "C" fn cuDevicePrimaryCtxReset(device: CUdevice) -> Code {
     cuDevicePrimaryCtxReset_v2(device)
 }
 
-/// Frees the memory of a device that no other context of it can have allocated.
+/// Frees the memory of a device, unless another context of it can have allocated some.
 fn free_all(session: &mut Session<'_>, device: usize) -> Outcome {
-    if session
-        .contexts
-        .iter()
-        .filter(|context| context.device == device && !context.destroyed)
-        .count()
-        > 1
-    {
+    if session.contexts.iter().any(|context| context.device == device && !context.destroyed) {
         return Ok(());
     }
     let is_freed = |home: Home| home.device() == Some(device);

@@ -64,13 +64,14 @@ impl Session<'_> {
     }
 }
 
-extern "C" fn cuMemAdvise(
-    at: CUdeviceptr,
-    bytes: usize,
-    _advice: c_int,
-    _device: CUdevice,
-) -> Code {
+/// Refuses what is no `CUmem_advise`.
+fn check_advice(advice: c_int) -> Outcome {
+    if (1..=6).contains(&advice) { Ok(()) } else { Err(ERROR_INVALID_VALUE) }
+}
+
+extern "C" fn cuMemAdvise(at: CUdeviceptr, bytes: usize, advice: c_int, _device: CUdevice) -> Code {
     driver_call("cuMemAdvise", Scope::Context, |session| {
+        check_advice(advice)?;
         session.managed(at, bytes as u64).map(drop)
     })
 }
@@ -78,10 +79,11 @@ extern "C" fn cuMemAdvise(
 extern "C" fn cuMemAdvise_v2(
     at: CUdeviceptr,
     bytes: usize,
-    _advice: c_int,
+    advice: c_int,
     _location: CUmemLocation,
 ) -> Code {
     driver_call("cuMemAdvise_v2", Scope::Context, |session| {
+        check_advice(advice)?;
         session.managed(at, bytes as u64).map(drop)
     })
 }
@@ -89,20 +91,28 @@ extern "C" fn cuMemAdvise_v2(
 pub(super) extern "C" fn cuMemPrefetchAsync(
     at: CUdeviceptr,
     bytes: usize,
-    _device: CUdevice,
+    device: CUdevice,
     stream: Handle,
 ) -> Code {
-    on_managed("cuMemPrefetchAsync", at, bytes, stream)
+    /// `CU_DEVICE_CPU`
+    const HOST: CUdevice = -1;
+    on_managed("cuMemPrefetchAsync", at, bytes, stream, |session| match device {
+        HOST => Ok(()),
+        device => session.device_index(device).map(drop),
+    })
 }
 
 pub(super) extern "C" fn cuMemPrefetchAsync_v2(
     at: CUdeviceptr,
     bytes: usize,
-    _location: CUmemLocation,
+    location: CUmemLocation,
     _flags: c_uint,
     stream: Handle,
 ) -> Code {
-    on_managed("cuMemPrefetchAsync_v2", at, bytes, stream)
+    on_managed("cuMemPrefetchAsync_v2", at, bytes, stream, |session| match location.kind {
+        LOCATION_DEVICE => session.device_index(location.id).map(drop),
+        _ => Ok(()),
+    })
 }
 
 pub(super) extern "C" fn cuStreamAttachMemAsync(
@@ -111,14 +121,21 @@ pub(super) extern "C" fn cuStreamAttachMemAsync(
     bytes: usize,
     _flags: c_uint,
 ) -> Code {
-    on_managed("cuStreamAttachMemAsync", at, bytes, stream)
+    on_managed("cuStreamAttachMemAsync", at, bytes, stream, |_| Ok(()))
 }
 
 /// Submits an operation that moves managed memory and does not change it. It is no access: it is ordered with its
-/// stream, and races with nothing.
-fn on_managed(name: &'static str, at: CUdeviceptr, bytes: usize, stream: Handle) -> Code {
+/// stream, and races with nothing. `check` refuses a place that does not exist.
+fn on_managed(
+    name: &'static str,
+    at: CUdeviceptr,
+    bytes: usize,
+    stream: Handle,
+    check: impl FnOnce(&Session<'_>) -> Outcome,
+) -> Code {
     driver_call(name, Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
+        check(session)?;
         session.managed(at, bytes as u64)?;
         if session.captured(index)? {
             return Err(ERROR_STREAM_CAPTURE_UNSUPPORTED);

@@ -1,0 +1,166 @@
+//! Memory that nodes of graphs allocate: its addresses, and the bytes of a device that it takes.
+//!
+//! The addresses belong to a node while a graph or an executable graph has it, and while the memory is allocated. The
+//! bytes are reserved at a launch, by all graphs of a device together. They stay reserved when the memory is freed, until
+//! a trim: one that the program calls, or one before a device is out of memory.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::abi::*;
+use crate::address::ALIGNMENT;
+use crate::executable::AUTO_FREE_ON_LAUNCH;
+use crate::graph::NodeWork;
+use crate::history::Access;
+use crate::machine::{Action, Machine};
+use crate::memory_map::{Allocation, Home};
+use crate::session::Session;
+
+/// The memory that a node allocates at each launch.
+pub(crate) struct GraphMemory {
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
+    pub(crate) device: usize,
+}
+
+/// The bytes of a device that graphs have, with the most that they had since the program has reset it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct GraphUsage {
+    /// The memory that is allocated.
+    pub(crate) used: u64,
+    pub(crate) used_high: u64,
+    /// The memory that no other allocation can have.
+    pub(crate) reserved: u64,
+    pub(crate) reserved_high: u64,
+}
+
+/// Returns the bytes of a device that an allocation takes.
+fn taken(bytes: u64) -> u64 {
+    bytes.next_multiple_of(ALIGNMENT)
+}
+
+impl Machine {
+    /// Takes addresses for the memory of a node.
+    pub(crate) fn new_graph_memory(
+        &mut self,
+        device: usize,
+        bytes: u64,
+    ) -> Outcome<Arc<GraphMemory>> {
+        if bytes == 0 {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        if bytes > self.config.capacity {
+            return Err(ERROR_OUT_OF_MEMORY);
+        }
+        let at = self.devices[device].addresses.take(taken(bytes)).ok_or(ERROR_OUT_OF_MEMORY)?;
+        let memory = Arc::new(GraphMemory { at, bytes, device });
+        self.graphs.memory.push(Arc::clone(&memory));
+        Ok(memory)
+    }
+
+    /// Frees the addresses of nodes that no graph has any more, if all work has run that may use them.
+    pub(crate) fn release_graph_addresses(&mut self) {
+        if self.queued > 0 {
+            return;
+        }
+        let is_over = |memory: &mut Arc<GraphMemory>| {
+            Arc::strong_count(memory) == 1 && self.present.allocation(memory.at).is_none()
+        };
+        for memory in self.graphs.memory.extract_if(.., is_over) {
+            self.store.erase(memory.at, taken(memory.bytes));
+            self.devices[memory.device].addresses.free_range(memory.at, taken(memory.bytes));
+        }
+    }
+
+    /// Gives the bytes back that are reserved and not allocated.
+    pub(crate) fn trim_graph_memory(&mut self, device: usize) {
+        let device = &mut self.devices[device];
+        device.used -= device.graphs.reserved - device.graphs.used;
+        device.graphs.reserved = device.graphs.used;
+    }
+
+    /// Allocates the memory of a node, which is not allocated and whose bytes are reserved.
+    pub(crate) fn allocate_in_graph(&mut self, memory: &GraphMemory, stream: u32) -> Outcome {
+        let &GraphMemory { at, bytes, device } = memory;
+        if self.present.allocation(at).is_some() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let usage = &mut self.devices[device].graphs;
+        usage.used += taken(bytes);
+        usage.used_high = usage.used_high.max(usage.used);
+        let (epoch, deps) = self.begin(stream);
+        self.push(epoch, deps, Action::Order);
+        let origin = self.origin("allocate");
+        let made = Some(Access::new(epoch, origin.clone()));
+        let home = Home::Graph(device);
+        self.add_allocation(at, Allocation { bytes, home, made, origin, tag: None });
+        Ok(())
+    }
+
+    /// Notes that memory of a node was freed.
+    pub(crate) fn free_in_graph(&mut self, device: usize, bytes: u64) {
+        self.devices[device].graphs.used -= taken(bytes);
+    }
+
+    /// Reserves bytes for graphs, so that `needed` more can be allocated.
+    fn reserve_for_graphs(&mut self, device: usize, needed: u64) -> Outcome {
+        let usage = self.devices[device].graphs;
+        let more = (usage.used + needed).saturating_sub(usage.reserved);
+        if more == 0 {
+            return Ok(());
+        }
+        let capacity = self.config.capacity;
+        let device = &mut self.devices[device];
+        if more > capacity.saturating_sub(device.used) {
+            return Err(ERROR_OUT_OF_MEMORY);
+        }
+        device.used += more;
+        device.graphs.reserved += more;
+        device.graphs.reserved_high = device.graphs.reserved_high.max(device.graphs.reserved);
+        Ok(())
+    }
+}
+
+impl Session<'_> {
+    /// Reserves the bytes that a launch needs at most at a time, and frees the memory that the launch before has left.
+    pub(crate) fn prepare_graph_memory(&mut self, id: u32, stream: u32) -> Outcome {
+        let executable = self.graphs.executable(id)?;
+        let frees = executable.flags & AUTO_FREE_ON_LAUNCH != 0;
+        let is_memory = |work: &NodeWork| matches!(work, NodeWork::Allocate(_) | NodeWork::Free(_));
+        let works = executable.nodes.iter().map(|(_, node)| &node.work);
+        let works: Vec<NodeWork> = works.filter(|work| is_memory(work)).cloned().collect();
+        let (mut left, mut made) = (Vec::new(), HashMap::new());
+        // The bytes at a node, and the most so far, by device.
+        let mut needed = vec![(0_i64, 0_i64); self.devices.len()];
+        for work in works {
+            match work {
+                NodeWork::Allocate(memory) => {
+                    made.insert(memory.at, (memory.device, taken(memory.bytes) as i64));
+                    if self.present.allocation(memory.at).is_some() {
+                        left.push(memory.at);
+                        continue;
+                    }
+                    let (now, most) = &mut needed[memory.device];
+                    *now += taken(memory.bytes) as i64;
+                    *most = *now.max(most);
+                }
+                NodeWork::Free(at) => {
+                    let live = self.present.allocation(at).map(|it| (it.home.device(), it.bytes));
+                    let live =
+                        live.and_then(|(device, bytes)| Some((device?, taken(bytes) as i64)));
+                    if let Some((device, bytes)) = made.remove(&at).or(live) {
+                        needed[device].0 -= bytes;
+                    }
+                }
+                _ => {}
+            }
+        }
+        if !left.is_empty() && !frees {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        for (device, (_, most)) in needed.into_iter().enumerate() {
+            self.reserve_for_graphs(device, most as u64)?;
+        }
+        left.into_iter().try_for_each(|at| self.free_on_stream(at, stream))
+    }
+}
