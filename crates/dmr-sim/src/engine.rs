@@ -14,8 +14,9 @@ use crate::callback;
 use crate::checks::Ticket;
 use crate::clock::Epoch;
 use crate::kernel::{Kernel, KernelArgs, KernelMemory};
-use crate::machine::{Action, HostCall, Launch, Machine, Op, StreamKind};
+use crate::machine::{Machine, StreamKind};
 use crate::mapping::Reach;
+use crate::operation::{Action, HostCall, Launch, Op};
 use crate::report::{Report, ReportKind};
 use crate::universe::Policy;
 

@@ -10,7 +10,8 @@ use std::collections::{BTreeSet, HashMap};
 use crate::abi::*;
 use crate::clock::{Clock, Epoch};
 use crate::graph::{Graph, Graphs, Node, NodeWork};
-use crate::machine::{Action, Machine, StreamKind};
+use crate::machine::{Machine, StreamKind};
+use crate::operation::Action;
 use crate::report::GraphNode;
 use crate::session::Session;
 

@@ -8,8 +8,8 @@ use crate::executable::Executable;
 use crate::graph_capture::Captured;
 use crate::graph_memory::GraphMemory;
 use crate::kernel::KernelArgs;
-use crate::machine::HostCall;
 use crate::memory::{CopyWork, FillWork};
+use crate::operation::HostCall;
 use crate::stream_memory::WordOperation;
 
 /// All graphs of a machine.

@@ -12,8 +12,9 @@ use crate::address::ALIGNMENT;
 use crate::executable::AUTO_FREE_ON_LAUNCH;
 use crate::graph::NodeWork;
 use crate::history::Access;
-use crate::machine::{Action, Machine};
+use crate::machine::Machine;
 use crate::memory_map::{Allocation, Home};
+use crate::operation::Action;
 use crate::session::Session;
 
 /// The memory that a node allocates at each launch.

@@ -1,10 +1,10 @@
 //! The state of one simulated machine: devices, contexts, streams, events, pools, modules.
 //!
-//! One lock guards all of it (see `session.rs`). `engine.rs` submits and executes operations, `checks.rs` checks
-//! them; `memory.rs` has their effects on memory.
+//! One lock guards all of it (see `session.rs`). `engine.rs` submits and executes operations (`operation.rs`),
+//! `checks.rs` checks them; `memory.rs` has their effects on memory.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
@@ -15,25 +15,26 @@ use crate::abi::*;
 use crate::address::AddressSpace;
 use crate::attributes::device_attribute;
 use crate::bytes::Memory;
-use crate::checks::{CheckLog, Ticket};
+use crate::checks::CheckLog;
 use crate::clock::{Clock, Epoch};
 use crate::driver_pool::DriverPool;
 use crate::findings::Findings;
 use crate::graph::Graphs;
 use crate::graph_memory::GraphUsage;
 use crate::history::Origin;
-use crate::kernel::{Fallback, Footprint, Kernel, KernelArgs};
+use crate::host_clock::HostClock;
+use crate::kernel::{Fallback, Kernel};
 use crate::label::{self, CallStack};
 use crate::memory_map::MemoryMap;
 use crate::module::Module;
 use crate::objects::Objects;
+use crate::operation::Op;
 use crate::refusal::Refusal;
 use crate::report::{GraphNode, ReportKind, Site};
 use crate::shadow::Shadow;
 use crate::store::Store;
 use crate::universe::{HostOrder, Policy};
 use crate::virtual_memory::VirtualMemory;
-use crate::words::{Test, Value};
 
 /// The configuration of a universe.
 #[derive(Clone, Debug)]
@@ -96,7 +97,7 @@ pub(crate) struct Machine {
     pub(crate) virtual_memory: VirtualMemory,
     /// Pinned host memory that the simulator has allocated, by address.
     pub(crate) pinned: HashMap<u64, HostAllocation>,
-    host: HostKnowledge,
+    pub(crate) host: HostClock,
     /// Operations submitted and not yet executed.
     pub(crate) queued: usize,
     pub(crate) host_calls_returned: u64,
@@ -177,112 +178,11 @@ pub(crate) struct Recorded {
     pub(crate) clock: Clock,
 }
 
-/// A submitted operation.
-pub(crate) struct Op {
-    /// Operations that must have executed, besides the earlier ones of its stream.
-    pub(crate) deps: SmallVec<[Epoch; 2]>,
-    pub(crate) action: Action,
-}
-
-/// The effect of an operation.
-pub(crate) enum Action {
-    /// None: the operation only orders.
-    Order,
-    Fill {
-        at: u64,
-        len: u64,
-        pattern: [u8; 4],
-    },
-    Copy {
-        to: u64,
-        from: u64,
-        len: u64,
-    },
-    /// Bytes that were copied from pageable host memory during the call.
-    Write {
-        to: u64,
-        bytes: Box<[u8]>,
-    },
-    /// A copy to pageable host memory, whose owner waits in the call.
-    ReadOut {
-        from: u64,
-        to: HostPtr,
-        len: u64,
-    },
-    /// A free of `cuMemAlloc` memory on a stream.
-    GiveBack {
-        at: u64,
-        bytes: u64,
-    },
-    /// A write of a word.
-    WriteWord {
-        at: u64,
-        value: Value,
-    },
-    /// A wait for a word: later operations of the stream run only when the test is true.
-    WaitWord {
-        at: u64,
-        test: Test,
-        origin: Arc<Origin>,
-    },
-    Kernel(Box<Launch>),
-    HostCall(HostCall),
-    /// The parts of one memset or copy.
-    Several(Vec<Action>),
-}
-
-pub(crate) struct Launch {
-    pub(crate) kernel: Kernel,
-    pub(crate) args: KernelArgs,
-    /// The declared footprint.
-    pub(crate) declared: Footprint,
-    /// The part of it that is inside of allocations that the device can access.
-    pub(crate) reachable: Footprint,
-    /// For a footprint that is recorded: the place of its checks in the log.
-    pub(crate) ticket: Option<Ticket>,
-    pub(crate) origin: Arc<Origin>,
-}
-
-/// A pointer into the calling program.
-#[derive(Clone, Copy)]
-pub(crate) struct HostPtr(pub(crate) *mut c_void);
-
-// SAFETY: the pointer is only used while the program that passed it must keep it valid: until the
-// call returns (pageable memory) or the operation has executed (callbacks), from any thread, as
-// the driver's own threads do.
-unsafe impl Send for HostPtr {}
-
-#[derive(Clone, Copy)]
-pub(crate) struct HostCall {
-    pub(crate) function: unsafe extern "C" fn(*mut c_void),
-    pub(crate) data: HostPtr,
-}
-
-impl HostCall {
-    /// Calls the program's function.
-    ///
-    /// # Safety
-    ///
-    /// Once for each `cuLaunchHostFunc`, whose contract is that the function and its data are
-    /// valid until then.
-    pub(crate) unsafe fn run(self) {
-        // SAFETY: by this function's contract.
-        unsafe { (self.function)(self.data.0) };
-    }
-}
-
 /// An allocation of `cuMemHostAlloc`.
 #[derive(Clone, Copy)]
 pub(crate) struct HostAllocation {
     pub(crate) bytes: usize,
     pub(crate) flags: u32,
-}
-
-/// The operations that host threads have found complete.
-struct HostKnowledge {
-    order: HostOrder,
-    shared: Clock,
-    per_thread: HashMap<ThreadId, Clock>,
 }
 
 impl Machine {
@@ -295,11 +195,6 @@ impl Machine {
             retained: 0,
             graphs: GraphUsage::default(),
             lost: None,
-        };
-        let host = HostKnowledge {
-            order: config.host_order,
-            shared: Clock::default(),
-            per_thread: HashMap::new(),
         };
         Self {
             random: fastrand::Rng::with_seed(config.seed),
@@ -329,7 +224,7 @@ impl Machine {
             word_waits: 0,
             virtual_memory: VirtualMemory::default(),
             pinned: HashMap::new(),
-            host,
+            host: HostClock::new(config.host_order),
             queued: 0,
             host_calls_returned: 0,
             names: HashMap::new(),
@@ -433,57 +328,5 @@ impl Machine {
             label::current(self.config.thread_names),
             self.config.call_sites.then(|| Arc::new(CallStack::capture())),
         )
-    }
-
-    /// Returns the clock of the calling host thread: the operations that it has found complete.
-    pub(crate) fn host_clock(&self) -> Clock {
-        self.host.clock().cloned().unwrap_or_default()
-    }
-
-    /// Returns the operations that some host thread has found complete: a lock of the program may order the threads.
-    pub(crate) fn clock_of_all_threads(&self) -> Clock {
-        let mut all = self.host.shared.clone();
-        self.host.per_thread.values().for_each(|clock| all.join(clock));
-        all
-    }
-
-    /// Adds `clock` to the clock of the calling host thread.
-    pub(crate) fn host_learns(&mut self, clock: &Clock) {
-        let clock = self.shadow.words.up_to_date(clock.clone());
-        self.host.clock_mut().join(&clock);
-    }
-
-    /// Orders all operations that come after `epoch` after all of `gained` as well.
-    pub(crate) fn join_behind(&mut self, epoch: Epoch, gained: &Clock) {
-        let recorded = self.events.values_mut().filter_map(|event| event.recorded.as_mut());
-        let streams = self.streams.iter_mut().map(|stream| &mut stream.clock);
-        let host = std::iter::once(&mut self.host.shared).chain(self.host.per_thread.values_mut());
-        for clock in streams.chain(recorded.map(|recorded| &mut recorded.clock)).chain(host) {
-            if clock.covers(epoch) {
-                clock.join(gained);
-            }
-        }
-    }
-
-    pub(crate) fn join_host_clock(&mut self, stream: u32) {
-        if let Some(known) = self.host.clock() {
-            self.streams[stream as usize].clock.join(known);
-        }
-    }
-}
-
-impl HostKnowledge {
-    fn clock(&self) -> Option<&Clock> {
-        match self.order {
-            HostOrder::Linearised => Some(&self.shared),
-            HostOrder::PerThread => self.per_thread.get(&std::thread::current().id()),
-        }
-    }
-
-    fn clock_mut(&mut self) -> &mut Clock {
-        match self.order {
-            HostOrder::Linearised => &mut self.shared,
-            HostOrder::PerThread => self.per_thread.entry(std::thread::current().id()).or_default(),
-        }
     }
 }

@@ -12,9 +12,10 @@ use crate::clock::{Clock, Epoch};
 use crate::driver_pool::{self, Grant, Known};
 use crate::graph::NodeWork;
 use crate::history::Access;
-use crate::machine::{Action, HostPtr, Machine};
+use crate::machine::Machine;
 use crate::mapping::Rights;
 use crate::memory_map::{Allocation, Home};
+use crate::operation::{Action, HostPtr};
 use crate::report::Site;
 use crate::session::Session;
 

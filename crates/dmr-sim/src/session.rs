@@ -1,28 +1,23 @@
-//! One driver call inside a universe: the lock, the calling thread's context, and waiting.
+//! One driver call inside a universe: the lock, and the objects that the handles of its arguments name.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
 use crate::abi::*;
 use crate::callback;
-use crate::clock::Epoch;
-use crate::engine::Progress;
+use crate::current_context::current_context;
 use crate::faults::{Faults, Instead};
 use crate::fork::refuse_in_child;
 use crate::handle::{self, Kind};
 use crate::initialised::refuse_before;
-use crate::machine::{HostCall, Machine, StreamKind};
+use crate::machine::{Machine, StreamKind};
 use crate::refusal::Refusal;
 use crate::registry;
-use crate::sync::{ignore_poison, lock};
+use crate::sync::lock;
 
 thread_local! {
-    /// The top of the thread's stack of contexts, and the contexts below it.
-    static CURRENT_CONTEXT: Cell<Handle> = const { Cell::new(0) };
-    static CONTEXTS_BELOW: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
     static INSIDE: Cell<bool> = const { Cell::new(false) };
     static PER_THREAD_DEFAULT: Cell<bool> = const { Cell::new(false) };
 }
@@ -68,43 +63,6 @@ impl Drop for PerThreadDefault {
     }
 }
 
-/// The calling thread's current context: a handle, 0 for none.
-pub(crate) fn current_context() -> Handle {
-    CURRENT_CONTEXT.get()
-}
-
-/// Replaces the thread's current context; 0 pops it.
-pub(crate) fn set_current_context(context: Handle) {
-    match context {
-        0 => {
-            pop_context();
-        }
-        context => CURRENT_CONTEXT.set(context),
-    }
-}
-
-/// Makes the context current, above the one that was current.
-pub(crate) fn push_context(context: Handle) {
-    let below = CURRENT_CONTEXT.replace(context);
-    if below != 0 {
-        // A thread whose thread-locals are destroyed has one context only.
-        let _ = CONTEXTS_BELOW.try_with(|contexts| contexts.borrow_mut().push(below));
-    }
-}
-
-/// Removes and returns the current context; the one below becomes current.
-pub(crate) fn pop_context() -> Handle {
-    let below = CONTEXTS_BELOW.try_with(|contexts| contexts.borrow_mut().pop());
-    CURRENT_CONTEXT.replace(below.ok().flatten().unwrap_or(0))
-}
-
-/// The time for which the thread that started a host callback waits for it: a callback that
-/// returns at once then ends before any other work, so the same seed gives the same run.
-const PROMPT: Duration = Duration::from_millis(100);
-
-/// The time between two checks of a thread that waits for a stream that waits for a word.
-const LOOK_AGAIN: Duration = Duration::from_micros(200);
-
 /// A universe, shared by the driver's functions.
 pub(crate) struct Shared {
     /// The id of the universe in handles.
@@ -115,7 +73,7 @@ pub(crate) struct Shared {
     pub(crate) ended: AtomicBool,
     machine: Mutex<Machine>,
     /// Notified when a host callback has returned.
-    changed: Condvar,
+    pub(crate) changed: Condvar,
 }
 
 impl Shared {
@@ -143,7 +101,7 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Machine> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Machine> {
         lock(&self.machine)
     }
 }
@@ -244,10 +202,10 @@ pub(crate) fn driver_call(
 pub(crate) struct Session<'a> {
     pub(crate) shared: &'a Arc<Shared>,
     /// `None` only inside of `wait_while`.
-    machine: Option<MutexGuard<'a, Machine>>,
+    pub(crate) machine: Option<MutexGuard<'a, Machine>>,
     context: Option<u32>,
     /// `true` if the words that streams wait for can be written no more.
-    is_last: bool,
+    pub(crate) is_last: bool,
     /// The driver's function that was called; empty for calls of a `Universe`.
     pub(crate) call: &'static str,
     /// The refusals of this call.
@@ -353,153 +311,6 @@ impl Session<'_> {
     pub(crate) fn device_index(&self, device: CUdevice) -> Outcome<usize> {
         let position = self.shared.ordinals.iter().position(|&o| o as CUdevice == device);
         position.ok_or(ERROR_INVALID_DEVICE)
-    }
-
-    /// Runs until the operation has executed.
-    pub(crate) fn run_until(&mut self, target: Epoch) {
-        while !self.executed(target) {
-            match self.step_towards(target) {
-                Progress::Ran => {}
-                Progress::CallHost(call, stream) => self.call_host(call, stream),
-                Progress::Blocked
-                    if self.is_last
-                        && !self.streams.iter().any(|stream| stream.calling_host)
-                        && self.end_an_endless_wait() => {}
-                Progress::Blocked => {
-                    let returned = self.host_calls_returned;
-                    // A word that a stream waits for can be written at any time, without a notification.
-                    let look_again = (self.word_waits > 0).then_some(LOOK_AGAIN);
-                    self.wait_while(look_again, |machine| machine.host_calls_returned == returned);
-                }
-            }
-        }
-    }
-
-    /// Makes streams that wait for a word without a write continue from now on, and reports them.
-    pub(crate) fn be_last(&mut self) {
-        self.is_last = true;
-    }
-
-    /// Runs all work that any thread has submitted, also while this one waits.
-    pub(crate) fn run_all(&mut self) {
-        let unfinished = |session: &Self| {
-            let mut lasts = (0..session.streams.len() as u32).map(|stream| session.last(stream));
-            lasts.find(|last| !session.executed(*last))
-        };
-        while let Some(last) = unfinished(self) {
-            self.run_until(last);
-        }
-    }
-
-    /// Waits for the last operation of a stream, and adds it to the host's clock.
-    pub(crate) fn wait_for(&mut self, last: Epoch) {
-        // While a host callback runs, other threads may submit more work, which is not waited for.
-        let clock = self.streams[last.stream as usize].clock.clone();
-        self.run_until(last);
-        self.host_learns(&clock);
-    }
-
-    /// Runs one operation that the target depends on, or the target, if it has not executed.
-    pub(crate) fn run_one_towards(&mut self, target: Epoch) {
-        if self.executed(target) {
-            return;
-        }
-        if let Progress::CallHost(call, stream) = self.step_towards(target) {
-            self.call_host(call, stream);
-        }
-    }
-
-    /// Waits for all work submitted to the streams, and adds it to the host's clock.
-    pub(crate) fn synchronize(&mut self, of: impl Fn(&crate::machine::Stream) -> bool) {
-        for stream in 0..self.streams.len() as u32 {
-            if of(&self.streams[stream as usize]) {
-                self.synchronize_stream(stream);
-            }
-        }
-    }
-
-    /// Waits for all work submitted to the stream, and adds it to the host's clock. Waiting for the
-    /// legacy stream includes the blocking streams (as observed on an H200).
-    pub(crate) fn synchronize_stream(&mut self, stream: u32) {
-        for stream in self.waited_with(stream) {
-            let last = self.last(stream);
-            self.wait_for(last);
-        }
-    }
-
-    /// Returns the first operation that [`synchronize_stream`](Self::synchronize_stream) would wait for.
-    pub(crate) fn unfinished(&self, stream: u32) -> Option<Epoch> {
-        let lasts = self.waited_with(stream).into_iter().map(|stream| self.last(stream));
-        lasts.into_iter().find(|last| !self.executed(*last))
-    }
-
-    /// Runs as much work of the device as the policy chooses, and a launch that too many checks wait for.
-    fn let_run(&mut self) {
-        while let Some(step) = self.step_by_itself() {
-            match step {
-                Progress::Ran => {}
-                Progress::CallHost(call, stream) => self.call_host(call, stream),
-                Progress::Blocked => return,
-            }
-        }
-        self.run_launches(Machine::overdue);
-    }
-
-    /// Runs the launches that checks wait for. One that waits for a word, or for a host callback, is left.
-    pub(crate) fn run_checks(&mut self) {
-        self.run_launches(Machine::awaited);
-    }
-
-    /// Runs launches until `next` returns none.
-    fn run_launches(&mut self, next: impl Fn(&Machine) -> Option<Epoch>) {
-        while let Some(launch) = next(self) {
-            match self.step_towards(launch) {
-                Progress::Ran => {}
-                Progress::CallHost(call, stream) => self.call_host(call, stream),
-                Progress::Blocked => return,
-            }
-        }
-    }
-
-    /// Starts a host callback on a thread of its own, as the driver does: a callback that waits for the
-    /// program blocks its stream, and no other work.
-    fn call_host(&mut self, call: HostCall, stream: u32) {
-        let shared = Arc::clone(self.shared);
-        let run = move || {
-            // SAFETY: the machine returns each callback once, when it is its turn. A panic
-            // cannot cross the C boundary; the callback counts as done.
-            let _ = callback::run(|| unsafe { call.run() });
-            shared.lock().host_call_done(stream);
-            shared.changed.notify_all();
-        };
-        let thread = std::thread::Builder::new().name("cuda callback".to_owned());
-        match thread.spawn(run.clone()) {
-            Ok(_) => self.wait_while(Some(PROMPT), |m| m.streams[stream as usize].calling_host),
-            // Without another thread, on this one.
-            Err(_) => {
-                self.machine = None;
-                run();
-                self.machine = Some(self.shared.lock());
-            }
-        }
-    }
-
-    /// Unlocks the machine while `busy`, until a host callback has returned or the time is over.
-    fn wait_while(&mut self, at_most: Option<Duration>, busy: impl Fn(&Machine) -> bool) {
-        let until = at_most.map(|at_most| Instant::now() + at_most);
-        while busy(self)
-            && let Some(guard) = self.machine.take()
-        {
-            let changed = &self.shared.changed;
-            let guard = match until.map(|until| until.saturating_duration_since(Instant::now())) {
-                None => ignore_poison(changed.wait(guard)),
-                Some(left) => ignore_poison(changed.wait_timeout(guard, left)).0,
-            };
-            self.machine = Some(guard);
-            if until.is_some_and(|until| until <= Instant::now()) {
-                return;
-            }
-        }
     }
 
     fn check_context(&self, context: u32) -> Outcome {

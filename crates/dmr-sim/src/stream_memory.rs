@@ -7,7 +7,8 @@ use crate::address::is_on_device;
 use crate::checks::Ranges;
 use crate::clock::{Clock, Epoch};
 use crate::history::{Access, AccessKind};
-use crate::machine::{Action, Machine};
+use crate::machine::Machine;
+use crate::operation::Action;
 use crate::report::{Report, ReportKind};
 use crate::words::{Test, Value};
 

@@ -7,10 +7,11 @@ use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use super::graph::read_nodes;
 use super::{chapter, put, put_optional, required};
 use crate::abi::*;
+use crate::current_context::current_context;
 use crate::fork::refuse_in_child;
 use crate::handle::Kind;
 use crate::machine::{Capture, Machine, StreamKind};
-use crate::session::{Scope, Session, current_context, driver_call};
+use crate::session::{Scope, Session, driver_call};
 
 chapter![
     cuStreamBeginCapture_v2,

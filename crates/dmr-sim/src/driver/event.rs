@@ -6,7 +6,8 @@ use super::{chapter, put, required};
 use crate::abi::*;
 use crate::graph::NodeWork;
 use crate::handle::Kind;
-use crate::machine::{Action, Event, Machine, Recorded};
+use crate::machine::{Event, Machine, Recorded};
+use crate::operation::Action;
 use crate::session::{Scope, driver_call};
 
 chapter![

@@ -6,7 +6,7 @@ use crate::graph::NodeWork;
 use crate::history::Access;
 use crate::image::Refused;
 use crate::kernel::{Footprint, Kernel, KernelArgs};
-use crate::machine::{Action, Launch};
+use crate::operation::{Action, Launch};
 use crate::session::Session;
 
 /// Submits a launch.

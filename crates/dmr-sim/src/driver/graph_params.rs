@@ -10,7 +10,7 @@ use super::launch::{KernelParams, LaunchAttributes};
 use super::memset::Area;
 use crate::abi::*;
 use crate::graph::NodeWork;
-use crate::machine::{HostCall, HostPtr};
+use crate::operation::{HostCall, HostPtr};
 use crate::session::{Scope, Session, driver_call};
 
 chapter![

@@ -7,7 +7,8 @@ use super::{chapter, put, put_optional, required};
 use crate::abi::*;
 use crate::graph::NodeWork;
 use crate::handle::Kind;
-use crate::machine::{Action, HostCall, HostPtr, StreamKind};
+use crate::machine::StreamKind;
+use crate::operation::{Action, HostCall, HostPtr};
 use crate::session::{Scope, Session, driver_call};
 
 chapter![

@@ -9,8 +9,8 @@ use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use super::{chapter, put, put_optional, required};
 use crate::abi::*;
 use crate::handle::Kind;
-use crate::machine::Action;
 use crate::memory_map::Home;
+use crate::operation::Action;
 use crate::session::{Scope, Session, driver_call};
 
 chapter![

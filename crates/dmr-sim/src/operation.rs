@@ -1,0 +1,106 @@
+//! Operations of streams: what they come after, and their effect.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::checks::Ticket;
+use crate::clock::Epoch;
+use crate::history::Origin;
+use crate::kernel::{Footprint, Kernel, KernelArgs};
+use crate::words::{Test, Value};
+
+/// A submitted operation.
+pub(crate) struct Op {
+    /// Operations that must have executed, besides the earlier ones of its stream.
+    pub(crate) deps: SmallVec<[Epoch; 2]>,
+    pub(crate) action: Action,
+}
+
+/// The effect of an operation.
+pub(crate) enum Action {
+    /// None: the operation only orders.
+    Order,
+    Fill {
+        at: u64,
+        len: u64,
+        pattern: [u8; 4],
+    },
+    Copy {
+        to: u64,
+        from: u64,
+        len: u64,
+    },
+    /// Bytes that were copied from pageable host memory during the call.
+    Write {
+        to: u64,
+        bytes: Box<[u8]>,
+    },
+    /// A copy to pageable host memory, whose owner waits in the call.
+    ReadOut {
+        from: u64,
+        to: HostPtr,
+        len: u64,
+    },
+    /// A free of `cuMemAlloc` memory on a stream.
+    GiveBack {
+        at: u64,
+        bytes: u64,
+    },
+    /// A write of a word.
+    WriteWord {
+        at: u64,
+        value: Value,
+    },
+    /// A wait for a word: later operations of the stream run only when the test is true.
+    WaitWord {
+        at: u64,
+        test: Test,
+        origin: Arc<Origin>,
+    },
+    Kernel(Box<Launch>),
+    HostCall(HostCall),
+    /// The parts of one memset or copy.
+    Several(Vec<Action>),
+}
+
+pub(crate) struct Launch {
+    pub(crate) kernel: Kernel,
+    pub(crate) args: KernelArgs,
+    /// The declared footprint.
+    pub(crate) declared: Footprint,
+    /// The part of it that is inside of allocations that the device can access.
+    pub(crate) reachable: Footprint,
+    /// For a footprint that is recorded: the place of its checks in the log.
+    pub(crate) ticket: Option<Ticket>,
+    pub(crate) origin: Arc<Origin>,
+}
+
+/// A pointer into the calling program.
+#[derive(Clone, Copy)]
+pub(crate) struct HostPtr(pub(crate) *mut c_void);
+
+// SAFETY: the pointer is only used while the program that passed it must keep it valid: until the
+// call returns (pageable memory) or the operation has executed (callbacks), from any thread, as
+// the driver's own threads do.
+unsafe impl Send for HostPtr {}
+
+#[derive(Clone, Copy)]
+pub(crate) struct HostCall {
+    pub(crate) function: unsafe extern "C" fn(*mut c_void),
+    pub(crate) data: HostPtr,
+}
+
+impl HostCall {
+    /// Calls the program's function.
+    ///
+    /// # Safety
+    ///
+    /// Once for each `cuLaunchHostFunc`, whose contract is that the function and its data are
+    /// valid until then.
+    pub(crate) unsafe fn run(self) {
+        // SAFETY: by this function's contract.
+        unsafe { (self.function)(self.data.0) };
+    }
+}

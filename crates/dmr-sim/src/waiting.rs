@@ -1,0 +1,168 @@
+//! Waits of a driver call: for operations, and for host callbacks, which run without the lock.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::callback;
+use crate::clock::Epoch;
+use crate::engine::Progress;
+use crate::machine::{Machine, Stream};
+use crate::operation::HostCall;
+use crate::session::Session;
+use crate::sync::ignore_poison;
+
+/// The time for which the thread that started a host callback waits for it: a callback that
+/// returns at once then ends before any other work, so the same seed gives the same run.
+const PROMPT: Duration = Duration::from_millis(100);
+
+/// The time between two checks of a thread that waits for a stream that waits for a word.
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
+
+impl Session<'_> {
+    /// Runs until the operation has executed.
+    pub(crate) fn run_until(&mut self, target: Epoch) {
+        while !self.executed(target) {
+            match self.step_towards(target) {
+                Progress::Ran => {}
+                Progress::CallHost(call, stream) => self.call_host(call, stream),
+                Progress::Blocked
+                    if self.is_last
+                        && !self.streams.iter().any(|stream| stream.calling_host)
+                        && self.end_an_endless_wait() => {}
+                Progress::Blocked => {
+                    let returned = self.host_calls_returned;
+                    // A word that a stream waits for can be written at any time, without a notification.
+                    let look_again = (self.word_waits > 0).then_some(LOOK_AGAIN);
+                    self.wait_while(look_again, |machine| machine.host_calls_returned == returned);
+                }
+            }
+        }
+    }
+
+    /// Makes streams that wait for a word without a write continue from now on, and reports them.
+    pub(crate) fn be_last(&mut self) {
+        self.is_last = true;
+    }
+
+    /// Runs all work that any thread has submitted, also while this one waits.
+    pub(crate) fn run_all(&mut self) {
+        let unfinished = |session: &Self| {
+            let mut lasts = (0..session.streams.len() as u32).map(|stream| session.last(stream));
+            lasts.find(|last| !session.executed(*last))
+        };
+        while let Some(last) = unfinished(self) {
+            self.run_until(last);
+        }
+    }
+
+    /// Waits for the last operation of a stream, and adds it to the host's clock.
+    pub(crate) fn wait_for(&mut self, last: Epoch) {
+        // While a host callback runs, other threads may submit more work, which is not waited for.
+        let clock = self.streams[last.stream as usize].clock.clone();
+        self.run_until(last);
+        self.host_learns(&clock);
+    }
+
+    /// Runs one operation that the target depends on, or the target, if it has not executed.
+    pub(crate) fn run_one_towards(&mut self, target: Epoch) {
+        if self.executed(target) {
+            return;
+        }
+        if let Progress::CallHost(call, stream) = self.step_towards(target) {
+            self.call_host(call, stream);
+        }
+    }
+
+    /// Waits for all work submitted to the streams, and adds it to the host's clock.
+    pub(crate) fn synchronize(&mut self, of: impl Fn(&Stream) -> bool) {
+        for stream in 0..self.streams.len() as u32 {
+            if of(&self.streams[stream as usize]) {
+                self.synchronize_stream(stream);
+            }
+        }
+    }
+
+    /// Waits for all work submitted to the stream, and adds it to the host's clock. Waiting for the
+    /// legacy stream includes the blocking streams (as observed on an H200).
+    pub(crate) fn synchronize_stream(&mut self, stream: u32) {
+        for stream in self.waited_with(stream) {
+            let last = self.last(stream);
+            self.wait_for(last);
+        }
+    }
+
+    /// Returns the first operation that [`synchronize_stream`](Self::synchronize_stream) would wait for.
+    pub(crate) fn unfinished(&self, stream: u32) -> Option<Epoch> {
+        let lasts = self.waited_with(stream).into_iter().map(|stream| self.last(stream));
+        lasts.into_iter().find(|last| !self.executed(*last))
+    }
+
+    /// Runs as much work of the device as the policy chooses, and a launch that too many checks wait for.
+    pub(crate) fn let_run(&mut self) {
+        while let Some(step) = self.step_by_itself() {
+            match step {
+                Progress::Ran => {}
+                Progress::CallHost(call, stream) => self.call_host(call, stream),
+                Progress::Blocked => return,
+            }
+        }
+        self.run_launches(Machine::overdue);
+    }
+
+    /// Runs the launches that checks wait for. One that waits for a word, or for a host callback, is left.
+    pub(crate) fn run_checks(&mut self) {
+        self.run_launches(Machine::awaited);
+    }
+
+    /// Runs launches until `next` returns none.
+    fn run_launches(&mut self, next: impl Fn(&Machine) -> Option<Epoch>) {
+        while let Some(launch) = next(self) {
+            match self.step_towards(launch) {
+                Progress::Ran => {}
+                Progress::CallHost(call, stream) => self.call_host(call, stream),
+                Progress::Blocked => return,
+            }
+        }
+    }
+
+    /// Starts a host callback on a thread of its own, as the driver does: a callback that waits for the
+    /// program blocks its stream, and no other work.
+    fn call_host(&mut self, call: HostCall, stream: u32) {
+        let shared = Arc::clone(self.shared);
+        let run = move || {
+            // SAFETY: the machine returns each callback once, when it is its turn. A panic
+            // cannot cross the C boundary; the callback counts as done.
+            let _ = callback::run(|| unsafe { call.run() });
+            shared.lock().host_call_done(stream);
+            shared.changed.notify_all();
+        };
+        let thread = std::thread::Builder::new().name("cuda callback".to_owned());
+        match thread.spawn(run.clone()) {
+            Ok(_) => self.wait_while(Some(PROMPT), |m| m.streams[stream as usize].calling_host),
+            // Without another thread, on this one.
+            Err(_) => {
+                self.machine = None;
+                run();
+                self.machine = Some(self.shared.lock());
+            }
+        }
+    }
+
+    /// Unlocks the machine while `busy`, until a host callback has returned or the time is over.
+    fn wait_while(&mut self, at_most: Option<Duration>, busy: impl Fn(&Machine) -> bool) {
+        let until = at_most.map(|at_most| Instant::now() + at_most);
+        while busy(self)
+            && let Some(guard) = self.machine.take()
+        {
+            let changed = &self.shared.changed;
+            let guard = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+                None => ignore_poison(changed.wait(guard)),
+                Some(left) => ignore_poison(changed.wait_timeout(guard, left)).0,
+            };
+            self.machine = Some(guard);
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return;
+            }
+        }
+    }
+}
