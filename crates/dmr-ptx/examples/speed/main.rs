@@ -32,6 +32,21 @@ impl Bytes {
     }
 }
 
+impl Bytes {
+    /// Fills it with halves as programs have them: normally distributed, and some zeros.
+    fn fill_with_halves(&mut self) {
+        let mut random = fastrand::Rng::with_seed(1);
+        for half in self.0.chunks_exact_mut(2) {
+            let value: f32 = (0..12).map(|_| random.f32()).sum::<f32>() - 6.0;
+            // The exponent has another bias, and five bits.
+            let size = (value.abs().to_bits() >> 13).saturating_sub(112 << 10) as u16;
+            let bits = if random.u8(..16) == 0 { 0 } else { size };
+            let sign = if value < 0.0 { 0x8000 } else { 0 };
+            half.copy_from_slice(&(sign | bits).to_le_bytes());
+        }
+    }
+}
+
 impl GlobalMemory for Bytes {
     fn read(&mut self, access: &Access, into: &mut [u8]) -> Result<(), AccessError> {
         into.copy_from_slice(self.part(access)?);
@@ -89,6 +104,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (name, text, rounds) in KERNELS {
         if only.as_deref().is_some_and(|only| only != name) {
             continue;
+        }
+        if name == "mma" {
+            memory.fill_with_halves();
         }
         let program = Program::load(text)?;
         let kernel = program.kernel("k").ok_or("no kernel")?;

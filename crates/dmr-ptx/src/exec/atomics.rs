@@ -234,16 +234,15 @@ impl Core<'_> {
         {
             self.report(defect, executing, warp)?;
         }
-        let (mut bytes, mut work) =
-            (std::mem::take(&mut self.buffer), std::mem::take(&mut self.work));
+        let mut bytes = std::mem::take(&mut self.buffer);
         bytes.clear();
         if transfer.is_store {
             let mut values: [&Lanes; MOST_SOURCES] = [&ZERO; MOST_SOURCES];
             for (to, &source) in values.iter_mut().zip(&step.sources) {
-                *to = self.value(warp, base, source);
+                *to = self.sources.fetch(warp, base, source);
             }
             let values = &values[..step.sources.len().min(MOST_SOURCES)];
-            transfer.pack(values, executing, &mut work, &mut bytes);
+            transfer.pack(values, executing, &mut self.work, &mut bytes);
         } else {
             bytes.resize(pieces.iter().map(|piece| piece.bytes as usize).sum(), 0);
         }
@@ -274,9 +273,13 @@ impl Core<'_> {
                 kind: AccessKind::Plain,
                 uniform: false,
             };
-            for index in 0..count {
-                let address = offset + index as u64 * u64::from(piece.bytes);
-                self.check_multiple(space, address, piece.align, run.first + index)?;
+            // A power of two.
+            let below = u64::from(piece.align.max(1)) - 1;
+            let misaligned = (0..count as u64)
+                .find(|index| (offset + index * u64::from(piece.bytes)) & below != 0);
+            if let Some(index) = misaligned {
+                let address = offset + index * u64::from(piece.bytes);
+                self.check_multiple(space, address, piece.align, run.first + index as usize)?;
             }
             let end = at + count * piece.bytes as usize;
             let Some(part) = bytes.get_mut(at..end) else { break };
@@ -289,15 +292,17 @@ impl Core<'_> {
         }
         if !transfer.is_store {
             let mut out = std::mem::take(&mut self.scratch);
-            out.clear();
-            out.resize(step.results.len(), [0; WARP]);
-            transfer.unpack(&bytes, executing, &mut work, &mut out);
-            for (&result, value) in step.results.iter().zip(&out) {
+            if out.len() < step.results.len() {
+                out.resize(step.results.len(), [0; WARP]);
+            }
+            let results = &mut out[..step.results.len()];
+            transfer.unpack(&bytes, executing, &mut self.work, results);
+            for (&result, value) in step.results.iter().zip(results) {
                 warp.write(base, result, executing, value);
             }
             self.scratch = out;
         }
-        (self.pieces, self.buffer, self.work) = (pieces, bytes, work);
+        (self.pieces, self.buffer) = (pieces, bytes);
         Ok(())
     }
 }

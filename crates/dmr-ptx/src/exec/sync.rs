@@ -165,27 +165,23 @@ impl Core<'_> {
             }
         };
         let mut out = std::mem::take(&mut self.scratch);
-        let mut work = std::mem::take(&mut self.work);
-        out.clear();
-        out.resize(step.results.len(), [0; WARP]);
+        if out.len() < step.results.len() {
+            out.resize(step.results.len(), [0; WARP]);
+        }
+        let results = &mut out[..step.results.len()];
         let defect = if met.is_empty() {
             let mut sources: [&Lanes; MOST_SOURCES] = [&ZERO; MOST_SOURCES];
             for (to, &source) in sources.iter_mut().zip(&step.sources) {
-                *to = self.value(warp, fragment.base, source);
+                *to = self.sources.fetch(warp, fragment.base, source);
             }
-            exchange.eval(
-                &sources[..step.sources.len().min(MOST_SOURCES)],
-                members,
-                executing,
-                &mut work,
-                &mut out,
-            )
+            let sources = &sources[..step.sources.len().min(MOST_SOURCES)];
+            exchange.eval(sources, members, executing, &mut self.work, results)
         } else {
             let gathered = self.gather(warp, fragment, met, step);
             let sources: Vec<&Lanes> = gathered.iter().collect();
-            exchange.eval(&sources, members, executing, &mut work, &mut out)
+            exchange.eval(&sources, members, executing, &mut self.work, results)
         };
-        for (index, value) in out.iter().enumerate() {
+        for (index, value) in results.iter().enumerate() {
             warp.write(fragment.base, step.results[index], executing & fragment.mask, value);
             for other in met.iter() {
                 let results = self.results_at(other.pc);
@@ -194,7 +190,7 @@ impl Core<'_> {
                 }
             }
         }
-        (self.scratch, self.work) = (out, work);
+        self.scratch = out;
         match defect {
             Err(defect) if self.checks.divergence => self.report(defect, executing, warp),
             _ => Ok(()),

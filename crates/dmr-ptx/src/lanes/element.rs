@@ -60,23 +60,22 @@ impl Element {
         32_usize.div_ceil(self.bits())
     }
 
-    fn bit_mask(self) -> u64 {
+    pub(super) fn bit_mask(self) -> u64 {
         u64::MAX >> (64 - self.bits())
     }
 
-    /// Returns the exact value of a floating-point element.
-    #[inline]
-    pub(super) fn to_f64(self, bits: u64) -> f64 {
-        match self {
-            Self::F64 => f64::from_bits(bits),
-            Self::F32 => f64::from(f32::from_bits(bits as u32)),
-            Self::Tf32 => f64::from(f32::from_bits(bits as u32 & !0x1fff)),
-            Self::Bf16 => f64::from(f32::from_bits((bits as u32) << 16)),
-            Self::F16 => half(bits),
-            Self::E5m2 => small_float(bits as u32, 5, 2),
-            Self::E4m3 => e4m3(bits as u32),
-            _ => self.to_i64(bits) as f64,
-        }
+    /// Returns how the bits of a floating-point element other than `F64` are turned into an `f32`.
+    pub(super) fn format(self) -> Format {
+        // The exponents of the smaller types have other biases; bf16 and tf32 are parts of an `f32`.
+        let (sign, shift, bias, special) = match self {
+            Self::F16 => (15, 13, 15, 0x7c00),
+            Self::E5m2 => (7, 21, 15, 0x7c),
+            Self::E4m3 => (7, 20, 7, 0x7f),
+            Self::Bf16 => (15, 16, 127, 0x7f80),
+            _ => (31, 0, 127, 0x7f80_0000),
+        };
+        let kept = if self == Self::Tf32 { !0x1fff } else { !0 };
+        Format { sign, shift, scale: f32::from_bits((254 - bias) << 23), special, kept }
     }
 
     /// Returns the value of an integer element.
@@ -90,68 +89,73 @@ impl Element {
         }
     }
 
-    /// Returns the element that is nearest to a value, the even one of two: `F16`, `F32` or `F64`.
-    #[inline]
-    pub(super) fn round(self, value: f64) -> u64 {
-        match self {
-            Self::F64 => value.to_bits(),
-            Self::F16 => u64::from(to_half(value)),
-            _ if value.is_nan() => 0x7fff_ffff,
-            _ => u64::from((value as f32).to_bits()),
-        }
+    /// Returns the bits of the `F16` that is nearest to a value, or of the value as an `F32`. A NaN is the canonical one.
+    #[inline(always)]
+    pub(super) fn round(self, value: f32) -> u64 {
+        let canonical = if self == Self::F16 { 0x7fff } else { 0x7fff_ffff };
+        let bits = if self == Self::F16 {
+            half_bits(nearest_half(f64::from(value)))
+        } else {
+            value.to_bits()
+        };
+        u64::from(if value.is_nan() { canonical } else { bits })
     }
 }
 
-/// Returns 2 to the power of `exponent`, which is that of a normal `f64`.
-fn power_of_two(exponent: i32) -> f64 {
-    f64::from_bits(((exponent + 1023) as u64) << 52)
+/// The bits of a floating-point element, and how they are turned into an `f32`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Format {
+    /// The position of the sign.
+    sign: u32,
+    /// The distance of the fraction from that of an `f32`.
+    shift: u32,
+    /// What the value is multiplied by for its exponent's bias.
+    scale: f32,
+    /// The bits that an infinity or NaN has.
+    special: u32,
+    /// The bits that are not ignored.
+    kept: u32,
 }
 
-/// Returns the value of an `f16`.
+impl Format {
+    /// Returns whether an element is infinite or NaN.
+    #[inline(always)]
+    pub(super) fn is_special(self, bits: u32) -> bool {
+        bits & self.special == self.special
+    }
+
+    /// Returns the exact value of an element.
+    pub(super) fn value(self, bits: u32) -> f32 {
+        let special = if self.is_special(bits) { 0xff << 23 } else { 0 };
+        f32::from_bits(self.finite(bits).to_bits() | special)
+    }
+
+    /// Returns the exact value of an element that is finite.
+    #[inline(always)]
+    pub(super) fn finite(self, bits: u32) -> f32 {
+        let (sign, kept) = (bits >> self.sign << 31, bits & self.kept & ((1 << self.sign) - 1));
+        let size = f32::from_bits(kept << self.shift) * self.scale;
+        f32::from_bits(size.to_bits() | sign)
+    }
+}
+
+/// Returns the value of the `f16` that is nearest to a value, the even one of two.
 #[inline(always)]
-pub(super) fn half(bits: u64) -> f64 {
-    let size = f64::from_bits((bits & 0x7fff) << 42) * power_of_two(1023 - 15);
-    let not_finite = if bits & 0x7c00 == 0x7c00 { 0x7ff << 52 } else { 0 };
-    f64::from_bits(size.to_bits() | not_finite | (bits & 0x8000) << 48)
-}
-
-/// Returns the value of an IEEE number with fewer bits.
-fn small_float(bits: u32, exponent_bits: u32, mantissa_bits: u32) -> f64 {
-    let mantissa = bits & ((1 << mantissa_bits) - 1);
-    let exponent = bits >> mantissa_bits & ((1 << exponent_bits) - 1);
-    let sign = if bits >> (mantissa_bits + exponent_bits) & 1 == 0 { 1.0 } else { -1.0 };
-    if exponent == (1 << exponent_bits) - 1 {
-        return if mantissa == 0 { sign * f64::INFINITY } else { f64::NAN };
-    }
-    let bias = (1 << (exponent_bits - 1)) - 1;
-    let hidden = if exponent == 0 { 0 } else { 1 << mantissa_bits };
-    let scale = power_of_two(exponent.max(1) as i32 - bias - mantissa_bits as i32);
-    sign * f64::from(hidden | mantissa) * scale
-}
-
-/// Returns the value of an e4m3 number: no infinities, one NaN of each sign.
-fn e4m3(bits: u32) -> f64 {
-    if bits & 0x7f == 0x7f {
-        return f64::NAN;
-    }
-    let (mantissa, exponent) = (bits & 7, bits >> 3 & 15);
-    let sign = if bits >> 7 & 1 == 0 { 1.0 } else { -1.0 };
-    let hidden = if exponent == 0 { 0 } else { 8 };
-    sign * f64::from(hidden | mantissa) * power_of_two(exponent.max(1) as i32 - 10)
-}
-
-/// Returns the nearest `f16`, the even one of two.
-fn to_half(value: f64) -> u16 {
-    if value.is_nan() {
-        return 0x7fff;
-    }
-    let sign = if value.is_sign_negative() { 0x8000 } else { 0 };
+pub(super) fn nearest_half(value: f64) -> f32 {
+    let (least, above) = (2.0_f64.powi(-14), 65536.0);
     let size = value.abs();
-    if size >= 65536.0 {
-        return sign | 0x7c00;
-    }
-    let exponent = ((size.to_bits() >> 52) as i32 - 1023).max(-14);
-    // Of the last bit of the mantissa; a carry out of the mantissa is one into the exponent.
-    let units = (size * power_of_two(10 - exponent)).round_ties_even() as u16;
-    sign | ((exponent + 14) as u16).wrapping_mul(1 << 10).wrapping_add(units)
+    let size = if size > above { above } else { size };
+    let normal = if size < least { least } else { size };
+    // A sum with it is rounded to ten bits below the exponent of the size.
+    let large = f64::from_bits(normal.to_bits() & 0x7ff << 52) * (1_u64 << 42) as f64;
+    let size = size + large - large;
+    let size = if size >= above { f64::INFINITY } else { size };
+    size.copysign(value) as f32
+}
+
+/// Returns the bits of a value that is an `f16`'s, and no NaN.
+#[inline(always)]
+fn half_bits(value: f32) -> u32 {
+    let size = value.abs() * f32::from_bits((127 - 112) << 23);
+    (size.to_bits() >> 13).min(0x7c00) | value.to_bits() >> 31 << 15
 }

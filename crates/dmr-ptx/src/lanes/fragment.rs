@@ -37,6 +37,20 @@ pub(crate) enum Layout {
     Dealt,
 }
 
+/// An order of all elements of a fragment, with the products of a sum in the order in which they are added, and the
+/// columns of B and sums so that those of a register of C are neighbours: 0, 2, 4, 6, 1, 3, 5, 7 of each eight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Matrix after matrix, row after row, as they are in memory.
+    Rows,
+    /// Matrix A: matrix after matrix, row after row.
+    Left,
+    /// Matrix B: matrix after matrix, eight columns after eight columns, row after row.
+    Right,
+    /// Matrices C and D: matrix after matrix, row after row.
+    Sum,
+}
+
 /// The place of an element: its matrix (of the four of a quad layout, else 0), row and column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
@@ -101,95 +115,168 @@ impl Fragment {
         if self.is_quad() { 4 } else { 1 }
     }
 
-    /// Returns the position of an element in the list of all elements: matrix after matrix, row after row.
-    pub(super) fn position(&self, place: Place) -> usize {
-        (place.matrix * self.rows + place.row) * self.columns + place.column
+    /// Returns the position of an element in the list of all elements in this order.
+    pub(super) fn position(&self, order: Order, place: Place) -> usize {
+        let Place { matrix, row, column } = place;
+        let neighbour = |column: usize| column / 8 * 8 + column % 2 * 4 + column % 8 / 2;
+        let at = |column: usize| (matrix * self.rows + row) * self.columns + column;
+        match order {
+            Order::Rows => at(column),
+            Order::Left => at(self.turn(column, self.columns)),
+            Order::Right => {
+                let column = matrix * self.columns + neighbour(column);
+                (column / 8 * self.rows + self.turn(row, self.rows)) * 8 + column % 8
+            }
+            Order::Sum => at(neighbour(column)),
+        }
     }
 
-    /// Puts all elements into `into`, matrix after matrix, row after row. Those of lanes that are not in `executing` are
-    /// the default.
+    /// Returns the place of product `k` of `depth` among those that are added.
+    fn turn(&self, k: usize, depth: usize) -> usize {
+        match self.element {
+            // Those whose place in their register is low come first.
+            Element::E4m3 | Element::E5m2 => k % 4 / 2 * (depth / 2) + k / 4 * 2 + k % 2,
+            _ => k,
+        }
+    }
+
+    /// Puts all elements into `into`, in the order of `positions`. Those of lanes that are not in `executing` are zeros.
     pub(super) fn gather<T: Copy + Default>(
         &self,
         registers: &[&Lanes],
         executing: Mask,
-        positions: &[u16],
-        value: impl Fn(u64) -> T,
+        positions: &Positions,
+        value: impl Fn(u64) -> T + Copy,
         into: &mut Vec<T>,
     ) {
-        into.clear();
         into.resize(self.elements(), T::default());
-        let (per_register, bits) = (self.element.per_register(), self.element.bits());
-        let kept = u64::MAX >> (64 - bits);
-        let parts = registers.iter().flat_map(|lanes| (0..per_register).map(move |i| (lanes, i)));
-        for ((lanes, index), positions) in parts.zip(positions.chunks_exact(WARP)) {
-            let mut values = [T::default(); WARP];
-            for (to, lane) in values.iter_mut().zip(lanes.iter()) {
-                *to = value(lane >> (index * bits) & kept);
-            }
-            for (lane, (&value, &position)) in values.iter().zip(positions).enumerate() {
-                if (executing == Mask::MAX || executing >> lane & 1 != 0)
-                    && let Some(element) = into.get_mut(usize::from(position))
-                {
-                    *element = value;
+        let per_register = self.element.per_register();
+        let all = positions.all.chunks_exact(WARP * per_register);
+        for (&lanes, all) in registers.iter().zip(all) {
+            let mut some = [0; WARP];
+            let lanes = if executing == Mask::MAX {
+                lanes
+            } else {
+                lanes_of(executing).for_each(|lane| some[lane] = lanes[lane]);
+                &some
+            };
+            match (positions.run, per_register) {
+                (8, 2) => self.gather_runs::<T, 8, 2>(lanes, all, value, into),
+                (4.., 1) => self.gather_runs::<T, 4, 1>(lanes, all, value, into),
+                (_, 2) => self.gather_runs::<T, 1, 2>(lanes, all, value, into),
+                _ => {
+                    let (bits, kept) = (self.element.bits(), self.element.bit_mask());
+                    for (lane, positions) in lanes.iter().zip(all.chunks_exact(per_register)) {
+                        for (index, &position) in positions.iter().enumerate() {
+                            if let Some(element) = into.get_mut(usize::from(position)) {
+                                *element = value(lane >> (index * bits) & kept);
+                            }
+                        }
+                    }
                 }
             }
         }
     }
 
-    /// Writes all elements, matrix after matrix, row after row, into the registers of the lanes of `executing`.
+    /// Puts the elements of a register into `into`, of which `RUN` each are adjacent, and `PER` in a lane.
+    fn gather_runs<T: Copy, const RUN: usize, const PER: usize>(
+        &self,
+        lanes: &Lanes,
+        positions: &[u16],
+        value: impl Fn(u64) -> T,
+        into: &mut [T],
+    ) {
+        let (bits, kept) = (self.element.bits(), self.element.bit_mask());
+        let count = RUN.max(PER);
+        let parts = lanes.chunks_exact(count / PER).zip(positions.chunks_exact(count));
+        for (lanes, positions) in parts {
+            for (first, positions) in positions.chunks_exact(RUN).enumerate() {
+                let run: [T; RUN] = std::array::from_fn(|element| {
+                    let element = first * RUN + element;
+                    value(lanes[element / PER] >> (element % PER * bits) & kept)
+                });
+                let to = into.get_mut(usize::from(positions[0])..);
+                if let Some(to) = to.and_then(|to| to.first_chunk_mut()) {
+                    *to = run;
+                }
+            }
+        }
+    }
+
+    /// Writes all elements, which are in the order of `positions`, into the registers of the lanes of `executing`.
     pub(super) fn scatter(
         &self,
         executing: Mask,
-        positions: &[u16],
-        element: impl Fn(usize) -> u64,
+        positions: &Positions,
+        elements: &[u64],
         out: &mut [Lanes],
     ) {
         let (per_register, bits) = (self.element.per_register(), self.element.bits());
-        let kept = u64::MAX >> (64 - bits);
-        for (lanes, positions) in out.iter_mut().zip(positions.chunks_exact(WARP * per_register)) {
-            let mut all = [0; WARP];
-            for (index, positions) in positions.chunks_exact(WARP).enumerate() {
-                for (value, &position) in all.iter_mut().zip(positions) {
-                    *value |= (element(usize::from(position)) & kept) << (index * bits);
+        let all = positions.all.chunks_exact(WARP * per_register);
+        for (lanes, all) in out.iter_mut().zip(all) {
+            let mut some = [0; WARP];
+            let to = if executing == Mask::MAX { &mut *lanes } else { &mut some };
+            if (positions.run, per_register) == (4, 1) {
+                for (to, positions) in to.as_chunks_mut::<4>().0.iter_mut().zip(all.chunks_exact(4))
+                {
+                    let from = elements.get(usize::from(positions[0])..);
+                    *to = from.and_then(|from| from.first_chunk()).copied().unwrap_or_default();
+                }
+            } else {
+                for (to, positions) in to.iter_mut().zip(all.chunks_exact(per_register)) {
+                    *to = 0;
+                    for (index, &position) in positions.iter().enumerate() {
+                        let element = elements.get(usize::from(position)).copied();
+                        *to |= element.unwrap_or_default() << (index * bits);
+                    }
                 }
             }
-            if executing == Mask::MAX {
-                *lanes = all;
-            } else {
-                lanes_of(executing).for_each(|lane| lanes[lane] = all[lane]);
+            if executing != Mask::MAX {
+                lanes_of(executing).for_each(|lane| lanes[lane] = some[lane]);
             }
         }
     }
 
-    fn elements(&self) -> usize {
+    /// Returns the number of elements of all matrices.
+    pub(super) fn elements(&self) -> usize {
         self.matrices() * self.rows * self.columns
     }
 
-    /// Returns the position of each element: register by register, then by the index in it, then by the lane.
-    fn positions(&self) -> Vec<u16> {
-        let mut positions = Vec::new();
+    /// Returns the position of each element: register by register, lane by lane, by the index in the register.
+    fn positions(&self, order: Order) -> Positions {
+        let mut all = Vec::new();
         for register in 0..self.registers {
-            for index in 0..self.element.per_register() {
-                for lane in 0..WARP {
-                    positions.push(self.position(self.place(lane, register, index)) as u16);
+            for lane in 0..WARP {
+                for index in 0..self.element.per_register() {
+                    all.push(self.position(order, self.place(lane, register, index)) as u16);
                 }
             }
         }
-        positions
+        let is_adjacent = |run: &[u16]| run.iter().zip(run[0]..).all(|(&one, next)| one == next);
+        let run = [8, 4].into_iter().find(|&run| all.chunks(run).all(is_adjacent));
+        Positions { all, run: run.unwrap_or(1) }
     }
+}
+
+/// The positions of the elements of a fragment in an order.
+#[derive(Debug)]
+pub(super) struct Positions {
+    all: Vec<u16>,
+    /// The number of neighbours among them that are adjacent: 8, 4 or 1.
+    run: usize,
 }
 
 /// The positions of the elements of the fragments that were used.
 #[derive(Debug, Default)]
-pub(super) struct Positions(Vec<(Fragment, Vec<u16>)>);
+pub(super) struct Orders(Vec<(Fragment, Order, Positions)>);
 
-impl Positions {
-    pub(super) fn of(&mut self, fragment: &Fragment) -> &[u16] {
-        let found = self.0.iter().position(|(other, _)| other == fragment);
-        let index = found.unwrap_or_else(|| {
-            self.0.push((*fragment, fragment.positions()));
+impl Orders {
+    pub(super) fn of(&mut self, fragment: &Fragment, order: Order) -> &Positions {
+        let is_it = |one: &(Fragment, Order, _)| one.0 == *fragment && one.1 == order;
+        let index = self.0.iter().position(is_it).unwrap_or_else(|| {
+            self.0.push((*fragment, order, fragment.positions(order)));
             self.0.len() - 1
         });
-        &self.0[index].1
+        &self.0[index].2
     }
 }

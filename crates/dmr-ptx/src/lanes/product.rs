@@ -11,9 +11,9 @@
 //! the last place of D: `u` is 2^-23, and 2^-13 for e4m3 and e5m2, whose sums some devices keep in 14 bits. Integer and
 //! `f64` products are equal to the bit.
 
-use super::element::{Element, half};
-use super::fragment::{Fragment, Layout, Positions};
-use super::tensor::{self, Factor, Sum};
+use super::element::Element;
+use super::fragment::{Fragment, Layout, Order, Orders};
+use super::tensor::{Factors, Left, Right, Sum, Sums};
 use super::{Defect, Operand, Operands};
 use crate::arith::fused_double;
 use crate::types::{Lanes, Mask};
@@ -64,7 +64,8 @@ impl Product {
             return Ok(());
         }
         match self.rule {
-            Rule::Float | Rule::Double => self.float(sources, executing, work, out),
+            Rule::Float => self.float(sources, executing, work, out),
+            Rule::Double => self.double(sources, executing, work, out),
             Rule::Integer { saturate: true } => {
                 self.integer(sources, executing, work, out, saturated, |a, b| a * b)
             }
@@ -77,81 +78,67 @@ impl Product {
         Ok(())
     }
 
-    /// Returns the three sources: the matrix, and its registers.
-    fn matrices<'s, 'l>(&self, sources: &'s [&'l Lanes]) -> [(Fragment, &'s [&'l Lanes]); 3] {
+    /// Returns the three sources: the matrix, the order of its elements, and its registers.
+    fn matrices<'s, 'l>(
+        &self,
+        sources: &'s [&'l Lanes],
+    ) -> [(Fragment, Order, &'s [&'l Lanes]); 3] {
         let (a, rest) = sources.split_at(self.a.registers);
         let (b, c) = rest.split_at(self.b.registers);
-        [(self.a, a), (self.b, b), (self.c, &c[..self.c.registers])]
+        let c = &c[..self.c.registers];
+        [(self.a, Order::Left, a), (self.b, Order::Right, b), (self.c, Order::Sum, c)]
     }
 
     fn float(&self, sources: &[&Lanes], executing: Mask, work: &mut Work, out: &mut [Lanes]) {
-        for ((fragment, registers), into) in self.matrices(sources).iter().zip(&mut work.floats) {
-            let positions = work.positions.of(fragment);
-            // The conversion is chosen here, so that its loop over the lanes is a plain one.
-            match fragment.element {
-                Element::F16 => fragment.gather(registers, executing, positions, half, into),
-                Element::F32 => {
-                    let value = |bits| Element::F32.to_f64(bits);
-                    fragment.gather(registers, executing, positions, value, into);
-                }
-                element => {
-                    let value = |bits| element.to_f64(bits);
-                    fragment.gather(registers, executing, positions, value, into);
-                }
-            }
+        let Work { orders, elements: [a, b, c], left, right, sums, c_values, bits, .. } = work;
+        for ((fragment, order, registers), into) in
+            self.matrices(sources).into_iter().zip([&mut *a, b, c])
+        {
+            let positions = orders.of(&fragment, order);
+            fragment.gather(registers, executing, positions, |bits| bits as u32, into);
         }
-        let [a, b, sums] = &mut work.floats;
-        if self.rule == Rule::Double {
-            self.multiply(a, b, sums, |sum, a, b| {
-                f64::from_bits(fused_double(sum.to_bits(), a.to_bits(), b.to_bits()))
-            });
+        left.set(self.a.element, a);
+        right.set(self.b.element, b);
+        sums.set(self.c.element, c);
+        let factors = Factors {
+            left,
+            right,
+            rows: self.a.rows,
+            depth: self.a.columns,
+            columns: self.b.columns,
+        };
+        let rounding = Sum::of(self.c.element, self.d.element);
+        match (self.a.element, self.a.layout) {
+            (Element::E4m3 | Element::E5m2, _) => factors.eight_bits(sums, rounding, c_values),
+            // Two instructions of the device.
+            (Element::Tf32, Layout::Dealt) => {
+                (0..factors.depth).step_by(4).for_each(|k| factors.step(sums, rounding, k, 4));
+            }
+            _ if self.a.matrices() == 4 => factors.quad(sums, rounding),
+            _ => factors.step(sums, rounding, 0, factors.depth),
+        }
+        bits.clear();
+        if self.d.element == Element::F16 {
+            bits.extend(sums.values.iter().map(|&sum| Element::F16.round(sum)));
         } else {
-            let factors = [(self.a.element, &*a), (self.b.element, &*b)];
-            for ((element, values), into) in factors.into_iter().zip(&mut work.factors) {
-                into.clear();
-                into.extend(values.iter().map(|&value| Factor::of(element, value)));
-            }
-            self.add_products(&work.factors, sums);
+            bits.extend(sums.values.iter().map(|&sum| Element::F32.round(sum)));
         }
-        let positions = work.positions.of(&self.d);
-        let value = |position: usize| sums.get(position).copied().unwrap_or_default();
-        match self.d.element {
-            Element::F32 => {
-                let round = |position| Element::F32.round(value(position));
-                self.d.scatter(executing, positions, round, out);
-            }
-            element => {
-                self.d.scatter(
-                    executing,
-                    positions,
-                    |position| element.round(value(position)),
-                    out,
-                );
-            }
-        }
+        self.put(executing, work, out);
     }
 
-    /// Adds the products of each row and column to an element of C.
-    fn add_products(&self, [a, b]: &[Vec<Factor>; 2], sums: &mut [f64]) {
-        let (rows, columns, depth) = (self.a.rows, self.b.columns, self.a.columns);
-        let rounding = Sum::of(self.c.element, self.d.element);
-        for (position, sum) in sums.iter_mut().enumerate() {
-            let (row, column) = (position / columns, position % columns);
-            let left = &a[row * depth..][..depth];
-            let right = &b[row / rows * depth * columns + column..];
-            let factors = |k: usize| (left[k], right[k * columns]);
-            let c = *sum as f32;
-            *sum = f64::from(match (self.a.element, self.a.layout) {
-                (Element::E4m3 | Element::E5m2, _) => {
-                    tensor::eight_bits(c, rounding, depth, factors)
-                }
-                // Two instructions of the device.
-                (Element::Tf32, Layout::Dealt) => (0..depth / 4)
-                    .fold(c, |c, n| tensor::step(c, rounding, (4 * n..4 * n + 4).map(factors))),
-                _ if self.a.matrices() == 4 => tensor::quad(c, rounding, factors),
-                _ => tensor::step(c, rounding, (0..depth).map(factors)),
-            });
+    fn double(&self, sources: &[&Lanes], executing: Mask, work: &mut Work, out: &mut [Lanes]) {
+        let matrices = self.matrices(sources);
+        for ((fragment, order, registers), into) in matrices.iter().zip(&mut work.doubles) {
+            let positions = work.orders.of(fragment, *order);
+            fragment.gather(registers, executing, positions, f64::from_bits, into);
         }
+        let [a, b, sums] = &mut work.doubles;
+        self.multiply(a, b, sums, |sum, a, b| {
+            f64::from_bits(fused_double(sum.to_bits(), a.to_bits(), b.to_bits()))
+        });
+        work.bits.clear();
+        work.bits.extend(sums.iter().map(|sum| sum.to_bits()));
+        self.put(executing, work, out);
     }
 
     fn integer(
@@ -163,15 +150,23 @@ impl Product {
         finish: impl Fn(i64) -> u64,
         multiply: impl Fn(i64, i64) -> i64,
     ) {
-        for ((fragment, registers), into) in self.matrices(sources).iter().zip(&mut work.integers) {
-            let positions = work.positions.of(fragment);
+        let matrices = self.matrices(sources);
+        for ((fragment, order, registers), into) in matrices.iter().zip(&mut work.integers) {
+            let positions = work.orders.of(fragment, *order);
             let value = |bits| fragment.element.to_i64(bits);
             fragment.gather(registers, executing, positions, value, into);
         }
         let [a, b, sums] = &mut work.integers;
         self.multiply(a, b, sums, |sum, a, b| sum + multiply(a, b));
-        let finish = |position: usize| finish(sums[position]);
-        self.d.scatter(executing, work.positions.of(&self.d), finish, out);
+        work.bits.clear();
+        work.bits.extend(sums.iter().map(|&sum| finish(sum)));
+        self.put(executing, work, out);
+    }
+
+    /// Writes D, whose elements are in `work.bits`.
+    fn put(&self, executing: Mask, work: &mut Work, out: &mut [Lanes]) {
+        let positions = work.orders.of(&self.d, Order::Sum);
+        self.d.scatter(executing, positions, &work.bits, out);
     }
 
     /// Adds the products to `sums`, in the order of k.
@@ -183,9 +178,10 @@ impl Product {
         let (sums, _) = sums.as_chunks_mut::<8>();
         for (row, left) in a.chunks_exact(depth).enumerate() {
             let right = &right[row / rows * depth * blocks..][..depth * blocks];
-            for (block, sums) in sums[row * blocks..][..blocks].iter_mut().enumerate() {
+            let sums = sums[row * blocks..][..blocks].iter_mut();
+            for (right, sums) in right.chunks_exact(depth).zip(sums) {
                 let mut all = *sums;
-                for (&left, right) in left.iter().zip(right[block..].iter().step_by(blocks)) {
+                for (&left, right) in left.iter().zip(right) {
                     for (sum, &right) in all.iter_mut().zip(right) {
                         *sum = add(*sum, left, right);
                     }
@@ -199,9 +195,13 @@ impl Product {
 /// Buffers and positions that the instructions of matrices share, so that none of them allocates.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    pub(super) positions: Positions,
-    floats: [Vec<f64>; 3],
-    factors: [Vec<Factor>; 2],
+    pub(super) orders: Orders,
+    elements: [Vec<u32>; 3],
+    c_values: Vec<f32>,
+    left: Left,
+    right: Right,
+    sums: Sums,
+    doubles: [Vec<f64>; 3],
     integers: [Vec<i64>; 3],
     pub(super) bits: Vec<u64>,
 }

@@ -1,42 +1,43 @@
 //! The sums of a tensor core of compute capability 9.0, to the bit: found by comparison with an H200.
+//!
+//! A step adds a number and products: each term is cut off towards zero below the unit, 2^-[`KEPT`] of the largest term;
+//! the sum of these is exact, and rounded once. Here a sum begins at 1.5 * 2^52 units in `f64`, where each addition rounds
+//! to the nearest unit. A term made smaller by almost half a unit is so cut off. All in plain loops over eight columns,
+//! which the compiler turns into vector instructions.
 
-use super::element::Element;
+use super::element::{Element, nearest_half};
 
 /// The bits of a sum below the highest bit of its largest term.
-const KEPT: i32 = 25;
-/// The fraction bits of a factor's significand.
-const FRACTION: i32 = 10;
+const KEPT: f32 = 25.0;
+/// The largest part of a unit below its half that leaves each term of 25 bits below 2^27 units exact.
+const ALMOST_HALF: f64 = 0.5 - 1.0 / (1 << 26) as f64;
+/// The exponent of zeros: with it, that of a product is below that of any other.
+const ZERO: f32 = -2048.0;
+/// The exponent of infinities and NaN: with it, that of a product is above that of any other.
+const SPECIAL: f32 = 8192.0;
+/// The least exponent of an `f32`.
+const LEAST: f32 = -126.0;
 
-/// An element of a factor: `significand * 2^(exponent - FRACTION)`, if it is finite.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Factor {
-    pub(super) value: f64,
-    exponent: i32,
-    significand: i64,
+/// Returns the exponent of a value. A subnormal has the least one of its type, with zeros above its significand.
+#[inline(always)]
+fn exponent(value: f32, least: f32) -> f32 {
+    let exponent = finite_exponent(value, least);
+    if value.is_finite() { exponent } else { SPECIAL }
 }
 
-impl Factor {
-    /// Splits the value of an element. A subnormal has the exponent of the least normal number, and zeros above its significand.
-    pub(super) fn of(element: Element, value: f64) -> Self {
-        let least = match element {
-            // A tensor core gets 8-bit elements as halves.
-            Element::F16 | Element::E4m3 | Element::E5m2 => -14,
-            _ => -126,
-        };
-        let (exponent, significand) = split(value, least, FRACTION);
-        Self { value, exponent, significand }
+#[inline(always)]
+fn finite_exponent(value: f32, least: f32) -> f32 {
+    let field = (value.to_bits() >> 23 & 0xff) as i32 as f32 - 127.0;
+    let exponent = if field > least { field } else { least };
+    if value == 0.0 { ZERO } else { exponent }
+}
+
+fn least_exponent(element: Element) -> f32 {
+    match element {
+        // A tensor core gets 8-bit elements as halves.
+        Element::F16 | Element::E4m3 | Element::E5m2 => -14.0,
+        _ => LEAST,
     }
-}
-
-/// Returns exponent and signed significand of a finite value, with `fraction` fraction bits.
-fn split(value: f64, least: i32, fraction: i32) -> (i32, i64) {
-    let bits = value.to_bits();
-    let exponent = (bits >> 52 & 0x7ff) as i32 - 1023;
-    let all = (bits & ((1 << 52) - 1) | 1 << 52) as i64;
-    let (exponent, shift) =
-        if exponent < least { (least, least - exponent) } else { (exponent, 0) };
-    let significand = all >> (52 - fraction + shift).min(63);
-    (exponent, if value < 0.0 { -significand } else { significand })
 }
 
 /// A type of sums, `f32` or `f16`: the value that a step's sum is rounded to.
@@ -54,14 +55,6 @@ impl Sum {
         if (c, d) == (Element::F16, Element::F16) { Self::Half } else { Self::Single }
     }
 
-    /// Rounds the sum of a step.
-    fn step(self, value: f64) -> f32 {
-        match self {
-            Self::Single => towards_zero(value),
-            Self::Half => nearest_half(value),
-        }
-    }
-
     /// Rounds the sum of an addition.
     fn nearest(self, value: f64) -> f32 {
         match self {
@@ -71,85 +64,294 @@ impl Sum {
     }
 }
 
-fn nearest_half(value: f64) -> f32 {
-    Element::F16.to_f64(Element::F16.round(value)) as f32
-}
-
-/// Adds `c` and the products in one step: each term is cut off below 2^-[`KEPT`] of the largest one, the sum of these
-/// is exact, and rounded once. A sum that is too large is infinite.
-pub(super) fn step(
-    c: f32,
-    sum: Sum,
-    factors: impl Iterator<Item = (Factor, Factor)> + Clone,
-) -> f32 {
-    let (c_exponent, c_significand) = split(f64::from(c), -126, 23);
-    let mut top = if c == 0.0 { i32::MIN } else { c_exponent };
-    let mut finite = c.is_finite();
-    for (a, b) in factors.clone() {
-        finite &= a.value.is_finite() && b.value.is_finite();
-        if a.significand != 0 && b.significand != 0 {
-            top = top.max(a.exponent + b.exponent);
-        }
-    }
-    if !finite || top == i32::MIN {
-        // NaN, infinite or a zero: the order does not matter.
-        return factors.fold(f64::from(c), |sum, (a, b)| sum + a.value * b.value) as f32;
-    }
-    let mut all = cut(c_significand << (KEPT - 23), top - c_exponent);
-    for (a, b) in factors {
-        let product = a.significand * b.significand;
-        if product != 0 {
-            all += cut(product << (KEPT - 2 * FRACTION), top - a.exponent - b.exponent);
-        }
-    }
-    sum.step(all as f64 * f64::from_bits(((1023 + top - KEPT) as u64) << 52))
-}
-
-/// Divides by a power of two, towards zero.
-fn cut(x: i64, shift: i32) -> i64 {
-    let size = x.abs() >> shift.clamp(0, 63);
-    if x < 0 { -size } else { size }
-}
-
+/// Returns the `f32` next to a value of at most 33 bits, towards zero; infinity from 2^128 on.
+#[inline(always)]
 fn towards_zero(value: f64) -> f32 {
-    let nearest = value as f32;
-    if nearest.is_finite() && f64::from(nearest).abs() > value.abs()
-        || nearest.is_infinite() && value.abs() < f64::from_bits((1023 + 128) << 52)
-    {
-        f32::from_bits(nearest.to_bits() - 1)
-    } else {
-        nearest
+    /// The bits of an `f64` below those of a normal `f32`.
+    const BELOW: u64 = (1 << 29) - 1;
+    let normal = f64::from_bits(value.abs().to_bits() & !BELOW);
+    // Added to a subnormal `f32` it puts the last bit where that of a normal one is.
+    let least = f64::from_bits((1023 - 126) << 52);
+    let base = if normal < least { least } else { 0.0 };
+    let size = f64::from_bits((normal + base).to_bits() & !BELOW) - base;
+    size.copysign(value) as f32
+}
+
+/// Eight values side by side, where vector instructions find them.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(16))]
+struct Eight<T>([T; 8]);
+
+/// The elements of a factor: their values and exponents.
+#[derive(Debug, Default)]
+struct Elements {
+    values: Vec<f32>,
+    exponents: Vec<f32>,
+}
+
+impl Elements {
+    fn set(&mut self, element: Element, bits: &[u32]) {
+        let (format, least) = (element.format(), least_exponent(element));
+        self.values.resize(bits.len(), 0.0);
+        self.exponents.resize(bits.len(), 0.0);
+        for (value, &bits) in self.values.iter_mut().zip(bits) {
+            *value = format.finite(bits);
+        }
+        for (exponent, &value) in self.exponents.iter_mut().zip(&self.values) {
+            *exponent = finite_exponent(value, least);
+        }
+        if bits.iter().fold(false, |any, &bits| any | format.is_special(bits)) {
+            let elements = self.values.iter_mut().zip(&mut self.exponents);
+            for ((value, exponent), &bits) in elements.zip(bits) {
+                if format.is_special(bits) {
+                    (*value, *exponent) = (format.value(bits), SPECIAL);
+                }
+            }
+        }
     }
 }
 
-/// Adds `c` and 16 or 32 products of 8-bit elements, which are compiled to products of halves: those whose place in their
-/// register is low, then those whose place is high; then `c`, rounded to nearest.
-pub(super) fn eight_bits(
-    c: f32,
-    sum: Sum,
-    depth: usize,
-    factors: impl Fn(usize) -> (Factor, Factor),
-) -> f32 {
-    let places = |high: bool| {
-        let factors = &factors;
-        (0..depth).filter(move |k| (k % 4 >= 2) == high).map(factors)
-    };
-    let all = step(step(0.0, sum, places(false)), sum, places(true));
-    sum.nearest(f64::from(all) + f64::from(c))
+/// The factor on the left of a product, row after row.
+#[derive(Debug, Default)]
+pub(super) struct Left(Elements);
+
+impl Left {
+    /// Replaces it by the elements with these bits.
+    pub(super) fn set(&mut self, element: Element, bits: &[u32]) {
+        self.0.set(element, bits);
+    }
 }
 
-/// Adds `c` and four products in `f32`: this shape is compiled to fused multiply-adds, which differ with the type of D.
-pub(super) fn quad(c: f32, sum: Sum, factors: impl Fn(usize) -> (Factor, Factor)) -> f32 {
-    let product = |k: usize| {
-        let (a, b) = factors(k);
-        a.value as f32 * b.value as f32
-    };
-    let fused = |sum: f32, k: usize| {
-        let (a, b) = factors(k);
-        (a.value as f32).mul_add(b.value as f32, sum)
-    };
-    match sum {
-        Sum::Half => fused(product(0), 1) + fused(product(2), 3) + c,
-        Sum::Single => (1..4).fold(product(0), fused) + c,
+/// The factor on the right of a product, eight columns after eight columns, each row after row.
+#[derive(Debug, Default)]
+pub(super) struct Right {
+    elements: Elements,
+    sizes: Vec<Eight<f64>>,
+    /// The signs, as the highest bit, and their complements.
+    signs: Vec<[Eight<u64>; 2]>,
+    exponents: Vec<Eight<f32>>,
+}
+
+impl Right {
+    /// Replaces it by the elements with these bits.
+    pub(super) fn set(&mut self, element: Element, bits: &[u32]) {
+        self.elements.set(element, bits);
+        let (values, _) = self.elements.values.as_chunks::<8>();
+        self.sizes.clear();
+        self.sizes.extend(values.iter().map(|row| Eight(row.map(|value| f64::from(value.abs())))));
+        self.signs.clear();
+        self.signs.extend(values.iter().map(|row| {
+            let signs = row.map(sign_of);
+            [Eight(signs), Eight(signs.map(|sign| sign ^ 1 << 63))]
+        }));
+        self.exponents.clear();
+        let (exponents, _) = self.elements.exponents.as_chunks::<8>();
+        self.exponents.extend(exponents.iter().map(|row| Eight(*row)));
     }
+}
+
+/// Sums of products, row after row, and what is known of them while they are computed.
+#[derive(Debug, Default)]
+pub(super) struct Sums {
+    pub(super) values: Vec<f32>,
+    /// The exponents of their largest terms.
+    tops: Vec<f32>,
+    exact: Vec<f64>,
+}
+
+impl Sums {
+    /// Replaces them by the elements with these bits.
+    pub(super) fn set(&mut self, element: Element, bits: &[u32]) {
+        let format = element.format();
+        self.values.clear();
+        if bits.iter().fold(false, |any, &bits| any | format.is_special(bits)) {
+            self.values.extend(bits.iter().map(|&bits| format.value(bits)));
+        } else {
+            self.values.extend(bits.iter().map(|&bits| format.finite(bits)));
+        }
+    }
+}
+
+/// The factors of sums, and the number of their rows, products and columns.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Factors<'a> {
+    pub(super) left: &'a Left,
+    pub(super) right: &'a Right,
+    pub(super) rows: usize,
+    pub(super) depth: usize,
+    pub(super) columns: usize,
+}
+
+impl<'a> Factors<'a> {
+    /// Returns the products `from` to `from + depth` of the sums of a row and eight columns.
+    fn eight(self, row: usize, block: usize, from: usize, depth: usize) -> EightFactors<'a> {
+        let left = row * self.depth + from;
+        let right = (row / self.rows * self.columns / 8 + block) * self.depth + from;
+        EightFactors {
+            left: self.left.0.values[left..][..depth].as_chunks().0,
+            left_exponents: self.left.0.exponents[left..][..depth].as_chunks().0,
+            sizes: self.right.sizes[right..][..depth].as_chunks().0,
+            signs: self.right.signs[right..][..depth].as_chunks().0,
+            right_exponents: self.right.exponents[right..][..depth].as_chunks().0,
+        }
+    }
+
+    /// Returns the products `from` to `from + depth` of eight sums, of which that at `index` is one.
+    fn around(self, index: usize, from: usize, depth: usize) -> EightFactors<'a> {
+        self.eight(index / self.columns, index % self.columns / 8, from, depth)
+    }
+
+    /// Adds the products `from` to `from + depth`, 16 or fewer, to each sum in one step. A sum that is too large is
+    /// infinite.
+    pub(super) fn step(self, sums: &mut Sums, rounding: Sum, from: usize, depth: usize) {
+        let Sums { values, tops, exact } = sums;
+        tops.clear();
+        tops.extend(values.iter().map(|&c| {
+            let exponent = exponent(c, LEAST);
+            if exponent > 2.0 * LEAST { exponent } else { 2.0 * LEAST }
+        }));
+        exact.resize(values.len(), 0.0);
+        let (c, _) = values.as_chunks::<8>();
+        let all = c.iter().zip(tops.as_chunks_mut::<8>().0).zip(exact.as_chunks_mut::<8>().0);
+        let blocks = (0..self.columns / 8).cycle();
+        let mut row = 0;
+        for (((c, tops), exact), block) in all.zip(blocks) {
+            let factors = self.eight(row, block, from, depth);
+            *tops = factors.tops(tops);
+            *exact = factors.add(c, tops);
+            row += usize::from(block + 1 == self.columns / 8);
+        }
+        // What is NaN, infinite or a zero is added in any order.
+        let is_special = |top: f32, c: f32| {
+            (top >= SPECIAL + ZERO) | ((top == 2.0 * LEAST) & (c.to_bits() == (-0.0_f32).to_bits()))
+        };
+        let specials = tops.iter().zip(values.iter()).map(|(&top, &c)| is_special(top, c));
+        if specials.fold(false, |any, special| any | special) {
+            for (index, value) in values.iter_mut().enumerate() {
+                if is_special(tops[index], *value) {
+                    let factors = self.around(index, from, depth);
+                    let terms = (0..depth).map(|k| factors.of(k, index % 8).map(f64::from));
+                    exact[index] = terms.fold(f64::from(*value), |sum, [a, b]| sum + a * b);
+                }
+            }
+        }
+        let rounded = values.iter_mut().zip(exact.iter());
+        match rounding {
+            Sum::Single => rounded.for_each(|(value, &exact)| *value = towards_zero(exact)),
+            Sum::Half => rounded.for_each(|(value, &exact)| *value = nearest_half(exact)),
+        }
+    }
+
+    /// Adds 16 or 32 products of 8-bit elements, which are compiled to products of halves: first those whose place in
+    /// their register is low (the first half), then those whose place is high; then C, rounded to nearest.
+    pub(super) fn eight_bits(self, sums: &mut Sums, rounding: Sum, c: &mut Vec<f32>) {
+        c.clear();
+        c.extend_from_slice(&sums.values);
+        sums.values.fill(0.0);
+        let half = self.depth / 2;
+        self.step(sums, rounding, 0, half);
+        self.step(sums, rounding, half, half);
+        for (sum, &c) in sums.values.iter_mut().zip(c.iter()) {
+            *sum = rounding.nearest(f64::from(*sum) + f64::from(c));
+        }
+    }
+
+    /// Adds four products in `f32`: this shape is compiled to fused multiply-adds, which differ with the type of D.
+    pub(super) fn quad(self, sums: &mut Sums, rounding: Sum) {
+        for (index, c) in sums.values.iter_mut().enumerate() {
+            let factors = self.around(index, 0, 4);
+            let product = |k| {
+                let [a, b] = factors.of(k, index % 8);
+                a * b
+            };
+            let fused = |sum: f32, k| {
+                let [a, b] = factors.of(k, index % 8);
+                a.mul_add(b, sum)
+            };
+            *c += match rounding {
+                Sum::Half => fused(product(0), 1) + fused(product(2), 3),
+                Sum::Single => (1..4).fold(product(0), fused),
+            };
+        }
+    }
+}
+
+/// The factors of eight sums, those of four products together: of a row, and of eight columns.
+#[derive(Clone, Copy)]
+struct EightFactors<'a> {
+    left: &'a [[f32; 4]],
+    left_exponents: &'a [[f32; 4]],
+    sizes: &'a [[Eight<f64>; 4]],
+    signs: &'a [[[Eight<u64>; 2]; 4]],
+    right_exponents: &'a [[Eight<f32>; 4]],
+}
+
+impl EightFactors<'_> {
+    /// Returns the exponents of the largest terms; `tops` has those of C, and at least that of the least product.
+    #[inline]
+    fn tops(self, tops: &[f32; 8]) -> [f32; 8] {
+        let mut tops = *tops;
+        for (left, right) in self.left_exponents.iter().zip(self.right_exponents) {
+            for k in 0..4 {
+                for (top, &right) in tops.iter_mut().zip(&right[k].0) {
+                    let exponent = left[k] + right;
+                    *top = if exponent > *top { exponent } else { *top };
+                }
+            }
+        }
+        tops
+    }
+
+    /// Adds the products, cut off by the largest terms, to `c`.
+    #[inline]
+    fn add(self, c: &[f32; 8], tops: &[f32; 8]) -> [f64; 8] {
+        let unit = tops.map(|top| power_of_two(top - KEPT));
+        let start = unit.map(|unit| unit * (1.5 * (1_u64 << 52) as f64));
+        let half = unit.map(|unit| unit * ALMOST_HALF);
+        let mut sums = start;
+        for (((sum, half), c), sign) in sums.iter_mut().zip(half).zip(c).zip(c.map(sign_of)) {
+            *sum += with_sign(f64::from(c.abs()) - half, sign);
+        }
+        for ((left, sizes), signs) in self.left.iter().zip(self.sizes).zip(self.signs) {
+            for k in 0..4 {
+                let left_size = f64::from(left[k].abs());
+                let signs = &signs[k][usize::from(left[k].is_sign_negative())].0;
+                for column in 0..8 {
+                    let size = left_size * sizes[k].0[column] - half[column];
+                    sums[column] += with_sign(size, signs[column]);
+                }
+            }
+        }
+        for (sum, start) in sums.iter_mut().zip(start) {
+            *sum -= start;
+        }
+        sums
+    }
+
+    /// Returns the factors of product `k` of a column.
+    fn of(self, k: usize, column: usize) -> [f32; 2] {
+        let (four, k) = (k / 4, k % 4);
+        let right = with_sign(self.sizes[four][k].0[column], self.signs[four][k][0].0[column]);
+        [self.left[four][k], right as f32]
+    }
+}
+
+/// Returns 2 to the power of `exponent`, which is that of a normal `f64`.
+#[inline(always)]
+fn power_of_two(exponent: f32) -> f64 {
+    // The sum has the exponent, as the bits say it, in its lowest bits.
+    let sum = f64::from(exponent) + ((1_u64 << 52) + 1023) as f64;
+    f64::from_bits(sum.to_bits() << 52)
+}
+
+/// Returns the sign of a value, as the highest bit of an `f64`.
+#[inline(always)]
+fn sign_of(value: f32) -> u64 {
+    u64::from(value.to_bits() >> 31) << 63
+}
+
+/// Negates a value if `sign` has the highest bit.
+#[inline(always)]
+fn with_sign(value: f64, sign: u64) -> f64 {
+    f64::from_bits(value.to_bits() ^ sign)
 }

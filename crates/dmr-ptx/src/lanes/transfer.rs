@@ -1,6 +1,6 @@
 //! `ldmatrix`, `stmatrix`, `wmma.load`, `wmma.store` and `movmatrix`: matrices between memory and registers.
 
-use super::fragment::Fragment;
+use super::fragment::{Fragment, Order};
 use super::{Defect, Operand, Operands, Role, Work, lanes_of};
 use crate::types::{Lanes, Mask, Type, WARP};
 
@@ -129,12 +129,11 @@ impl Transfer {
             Matrix::Whole { fragment, by_columns } => {
                 let lines = Lines::of(&fragment, by_columns);
                 let bits = fragment.element.bits();
-                fragment.scatter(
-                    executing,
-                    work.positions.of(&fragment),
-                    |position| read_bits(bytes, lines.offset(position) * bits, bits),
-                    out,
-                );
+                let element = |position| read_bits(bytes, lines.offset(position) * bits, bits);
+                work.bits.clear();
+                work.bits.extend((0..fragment.elements()).map(element));
+                let positions = work.orders.of(&fragment, Order::Rows);
+                fragment.scatter(executing, positions, &work.bits, out);
             }
         }
     }
@@ -161,7 +160,7 @@ impl Transfer {
                 let size = fragment.element.bits() / 8;
                 bytes.resize(start + fragment.rows * fragment.columns * size, 0);
                 // Only accumulators are stored: an element is at least 2 bytes.
-                let positions = work.positions.of(&fragment);
+                let positions = work.orders.of(&fragment, Order::Rows);
                 fragment.gather(value, executing, positions, |bits| bits, &mut work.bits);
                 for (position, element) in work.bits.iter().enumerate() {
                     let at = start + lines.offset(position) * size;

@@ -6,6 +6,7 @@ mod memory;
 mod names;
 mod numbers;
 mod registers;
+mod sums;
 
 use super::{Defect, Exchange, Instruction, Operands, Transfer, Work, decode};
 use crate::types::{Lanes, Mask};
