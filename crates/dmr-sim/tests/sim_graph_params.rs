@@ -403,17 +403,16 @@ fn sim_a_node_that_is_destroyed_in_a_capture_leaves_its_stream() {
             null_mut() => *mut Handle, &mut nodes => *mut *const Handle, &mut count => *mut usize
         ));
         assert_eq!((code, status), (0, 1));
-        // SAFETY: there are as many nodes.
-        if count > 0 {
-            unsafe { std::slice::from_raw_parts(nodes, count) }.to_vec()
-        } else {
-            vec![]
+        if count == 0 {
+            return Vec::new();
         }
+        // SAFETY: there are as many nodes.
+        unsafe { std::slice::from_raw_parts(nodes, count) }.to_vec()
     };
     let last = tail();
     assert_eq!(last.len(), 1);
     assert_eq!(call!(cuGraphDestroyNode(last[0] => Handle)), 0);
-    assert_eq!(tail(), []);
+    assert_eq!(tail(), [] as [Handle; 0]);
     let (mut graph, mut nodes, mut edges) = (0, 0, 0);
     fill(block, 3, 64, stream).unwrap();
     let code = call!(cuStreamEndCapture(stream.cast() => *mut c_void, &mut graph => *mut Handle));

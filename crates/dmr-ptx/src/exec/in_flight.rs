@@ -118,7 +118,7 @@ impl Copies {
         groups.left = kept.len();
         let gone: HashSet<u32> = replaced.iter().copied().collect();
         groups.copies.retain(|(index, _)| !gone.contains(index));
-        for (_, bound) in &mut self.by_object {
+        for bound in self.by_object.values_mut() {
             bound.retain(|index| !gone.contains(index));
         }
         for index in replaced {
