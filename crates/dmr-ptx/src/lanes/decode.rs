@@ -352,7 +352,8 @@ fn dealt(shape: [usize; 3], operand: &str, element: Element) -> Result<Fragment,
     // The factors of a product of halves have eight registers in every shape.
     let registers =
         if element == F16 && is_factor { 8 } else { rows * columns / element.per_register() / 32 };
-    Ok(Fragment { element, rows, columns, registers, layout: Layout::Dealt })
+    let layout = if is_factor { Layout::Dealt } else { Layout::Sum };
+    Ok(Fragment { element, rows, columns, registers, layout })
 }
 
 fn rows(modifiers: &[&str], is_store: bool) -> Decoded {

@@ -22,7 +22,9 @@ pub(crate) enum Layout {
     Left,
     /// Matrix B of `mma`: a column by four lanes.
     Right,
-    /// Matrices C and D of `mma`: a row by four lanes, two columns each; the rows from 8 on in the elements from 2 on.
+    /// Matrices C and D of `mma` and `wmma`: a row by four lanes, two columns each; the rows from 8 on in the next
+    /// elements, then the columns from 8 on. Kernels rely on it, although `wmma` has no layout in the ISA: they convert
+    /// sums element by element.
     Sum,
     /// Matrix A of `mma.m8n8k4` with halves: four matrices, each by two groups of four lanes.
     QuadLeft { by_columns: bool },
@@ -32,7 +34,7 @@ pub(crate) enum Layout {
     QuadSum16,
     /// Matrices C and D of `mma.m8n8k4` with halves, in `f32`.
     QuadSum32,
-    /// Every matrix of `wmma`, which has no layout in the ISA: row after row of the matrix, dealt to the lanes register
+    /// Matrices A and B of `wmma`, which have no layout in the ISA: row after row of the matrix, dealt to the lanes register
     /// by register, and again from the start where there is more room than elements.
     Dealt,
 }
@@ -82,7 +84,10 @@ impl Fragment {
                 4 * per_register * (register / 2) + quarter * per_register + index,
             ),
             Layout::Right => (4 * per_register * register + quarter * per_register + index, group),
-            Layout::Sum => (group + 8 * (element / 2), 2 * quarter + element % 2),
+            Layout::Sum => {
+                let row = group + 8 * (element / 2);
+                (row % self.rows, 2 * quarter + element % 2 + 8 * (row / self.rows))
+            }
             Layout::QuadLeft { by_columns: false } => (quarter + upper, element),
             Layout::QuadLeft { by_columns: true } => (element + upper, quarter),
             Layout::QuadRight { by_columns: false } => (quarter, element + upper),

@@ -300,6 +300,27 @@ fn without_a_stride_the_rows_of_a_matrix_follow_each_other() {
 }
 
 #[test]
+fn a_lane_has_the_same_elements_of_a_sum_in_f16_as_in_f32() {
+    for shape in ["m16n16k16", "m32n8k16", "m8n32k16"] {
+        let load_c = |kind: Kind| {
+            let bytes = (0..256).flat_map(|n| (kind.2)(n).to_le_bytes()[..kind.1 / 8].to_vec());
+            let name = format!("wmma.load.c.sync.aligned.row.{shape}.global.{}", kind.0);
+            load(&name, &bytes.collect::<Vec<_>>(), &[0; 32], None)
+        };
+        let half = |bits: u64| (HALF_SUM.2)(f32::from_bits(bits as u32) as i64);
+        for (pair, halves) in load_c(F32).chunks_exact(2).zip(load_c(HALF_SUM)) {
+            for lane in 0..32 {
+                assert_eq!(
+                    half(pair[0][lane]) | half(pair[1][lane]) << 16,
+                    halves[lane],
+                    "{shape}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn the_registers_of_wmma_are_as_many_as_the_isa_says() {
     let table = [
         ("a", "m16n16k16", "f16", 8),
