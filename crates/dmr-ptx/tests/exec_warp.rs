@@ -49,14 +49,21 @@ fn lanes_meet_by_their_mask_wherever_they_are() {
 
 #[test]
 fn a_lane_that_never_comes_is_found() {
-    let body =
-        "setp.eq.u32 %p1, %r1, 5; @%p1 bra done; shfl.sync.idx.b32 %r5, %r1, 0, 31, -1; done:";
+    let body = "setp.eq.u32 %p1, %r1, 5; @%p1 bra done; shfl.sync.idx.b32 %r5, %r1, 0, 31, -1; done: bar.sync 0;";
     let fault = run(&kernel(body), 1, 32, &[BASE], &mut Buffer::zeroed(32)).unwrap_err();
     assert!(matches!(fault.kind, FaultKind::DivergentWarp(_)), "{fault}");
     let body = "setp.eq.u32 %p1, %r1, 5; @%p1 bra done; shfl.sync.idx.b32 %r5, %r1, 0, 31, 15; done: bar.sync 0;";
     let fault = run(&kernel(body), 1, 32, &[BASE], &mut Buffer::zeroed(32)).unwrap_err();
     assert!(fault.to_string().contains("not in the member mask"), "{fault}");
     assert_eq!(fault.thread.thread[0], 4);
+}
+
+#[test]
+fn a_lane_that_has_exited_is_not_waited_for() {
+    let body = "setp.eq.u32 %p1, %r1, 5; @%p1 bra done; shfl.sync.idx.b32 %r5, %r1, 7, 31, -1;
+        vote.sync.ballot.b32 %r6, 1, -1; bar.warp.sync -1; add.u32 %r5, %r5, %r6; st.global.u32 [%rd1], %r5; done:";
+    let expected = (0..32).map(|n| if n == 5 { 0 } else { !(1 << 5) + 7 });
+    assert_eq!(words_of(body), expected.collect::<Vec<u32>>());
 }
 
 #[test]

@@ -70,12 +70,6 @@ impl Core<'_> {
                 strangers.trailing_zeros() as usize,
             ));
         }
-        let gone = members & warp.lanes & !warp.live;
-        if gone != 0 && self.checks.divergence {
-            let message =
-                format!("the lanes {gone:#010x} of the member mask {members:#010x} have exited");
-            return Err(Stop::new(FaultKind::DivergentWarp(message), first));
-        }
         let required = members & warp.live;
         if fragment.mask & required == required {
             self.run_meeting(common, warp, fragment, &mut [], (op, members, fragment.mask))?;
@@ -249,7 +243,8 @@ impl Core<'_> {
             Defect::NotMembers(lanes) => {
                 (lanes.trailing_zeros() as usize, "the lane is not in the member mask".to_owned())
             }
-            Defect::Missing(lanes) if lanes & warp.lanes == 0 => return Ok(()),
+            // A member that has exited, or is beyond the block, is not waited for.
+            Defect::Missing(lanes) if lanes & warp.live == 0 => return Ok(()),
             Defect::Missing(lanes) => {
                 (first, format!("the lanes {lanes:#010x} of the member mask do not execute it"))
             }
