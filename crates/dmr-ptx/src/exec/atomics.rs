@@ -275,7 +275,8 @@ impl Core<'_> {
             };
             // A power of two.
             let below = u64::from(piece.align.max(1)) - 1;
-            let misaligned = (0..count as u64)
+            let is_aligned = (offset | u64::from(piece.bytes)) & below == 0;
+            let misaligned = (0..if is_aligned { 0 } else { count as u64 })
                 .find(|index| (offset + index * u64::from(piece.bytes)) & below != 0);
             if let Some(index) = misaligned {
                 let address = offset + index * u64::from(piece.bytes);

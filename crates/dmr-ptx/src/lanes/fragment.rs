@@ -158,10 +158,11 @@ impl Fragment {
         let per_register = self.element.per_register();
         let all = positions.all.chunks_exact(WARP * per_register);
         for (&lanes, all) in registers.iter().zip(all) {
-            let mut some = [0; WARP];
+            let mut some;
             let lanes = if executing == Mask::MAX {
                 lanes
             } else {
+                some = [0; WARP];
                 lanes_of(executing).for_each(|lane| some[lane] = lanes[lane]);
                 &some
             };
@@ -200,9 +201,9 @@ impl Fragment {
                     let element = first * RUN + element;
                     value(lanes[element / PER] >> (element % PER * bits) & kept)
                 });
-                let to = into.get_mut(usize::from(positions[0])..);
-                if let Some(to) = to.and_then(|to| to.first_chunk_mut()) {
-                    *to = run;
+                let position = usize::from(positions[0]);
+                if let Some(to) = into.get_mut(position..position + RUN) {
+                    to.copy_from_slice(&run);
                 }
             }
         }

@@ -113,12 +113,19 @@ impl Elements {
 
 /// The factor on the left of a product, row after row.
 #[derive(Debug, Default)]
-pub(super) struct Left(Elements);
+pub(super) struct Left {
+    elements: Elements,
+    sizes: Vec<f64>,
+}
 
 impl Left {
     /// Replaces it by the elements with these bits.
     pub(super) fn set(&mut self, element: Element, bits: &[u32]) {
-        self.0.set(element, bits);
+        self.elements.set(element, bits);
+        self.sizes.resize(bits.len(), 0.0);
+        for (size, value) in self.sizes.iter_mut().zip(&self.elements.values) {
+            *size = f64::from(value.abs());
+        }
     }
 }
 
@@ -137,13 +144,18 @@ impl Right {
     pub(super) fn set(&mut self, element: Element, bits: &[u32]) {
         self.elements.set(element, bits);
         let (values, _) = self.elements.values.as_chunks::<8>();
-        self.sizes.clear();
-        self.sizes.extend(values.iter().map(|row| Eight(row.map(|value| f64::from(value.abs())))));
-        self.signs.clear();
-        self.signs.extend(values.iter().map(|row| {
-            let signs = row.map(sign_of);
-            [Eight(signs), Eight(signs.map(|sign| sign ^ 1 << 63))]
-        }));
+        self.sizes.resize(values.len(), Eight::default());
+        self.signs.resize(values.len(), Default::default());
+        for (values, (sizes, signs)) in
+            values.iter().zip(self.sizes.iter_mut().zip(&mut self.signs))
+        {
+            for column in 0..8 {
+                let sign = sign_of(values[column]);
+                sizes.0[column] = f64::from(values[column].abs());
+                signs[0].0[column] = sign;
+                signs[1].0[column] = sign ^ 1 << 63;
+            }
+        }
         self.exponents.clear();
         let (exponents, _) = self.elements.exponents.as_chunks::<8>();
         self.exponents.extend(exponents.iter().map(|row| Eight(*row)));
@@ -184,12 +196,14 @@ pub(super) struct Factors<'a> {
 
 impl<'a> Factors<'a> {
     /// Returns the products `from` to `from + depth` of the sums of a row and eight columns.
+    #[inline(always)]
     fn eight(self, row: usize, block: usize, from: usize, depth: usize) -> EightFactors<'a> {
         let left = row * self.depth + from;
         let right = (row / self.rows * self.columns / 8 + block) * self.depth + from;
         EightFactors {
-            left: self.left.0.values[left..][..depth].as_chunks().0,
-            left_exponents: self.left.0.exponents[left..][..depth].as_chunks().0,
+            left: self.left.elements.values[left..][..depth].as_chunks().0,
+            left_sizes: self.left.sizes[left..][..depth].as_chunks().0,
+            left_exponents: self.left.elements.exponents[left..][..depth].as_chunks().0,
             sizes: self.right.sizes[right..][..depth].as_chunks().0,
             signs: self.right.signs[right..][..depth].as_chunks().0,
             right_exponents: self.right.exponents[right..][..depth].as_chunks().0,
@@ -212,15 +226,21 @@ impl<'a> Factors<'a> {
         }));
         exact.resize(values.len(), 0.0);
         let (c, _) = values.as_chunks::<8>();
-        let all = c.iter().zip(tops.as_chunks_mut::<8>().0).zip(exact.as_chunks_mut::<8>().0);
-        let blocks = (0..self.columns / 8).cycle();
-        let mut row = 0;
-        for (((c, tops), exact), block) in all.zip(blocks) {
-            let factors = self.eight(row, block, from, depth);
-            *tops = factors.tops(tops);
-            *exact = factors.add(c, tops);
-            row += usize::from(block + 1 == self.columns / 8);
+        let (tops, _) = tops.as_chunks_mut::<8>();
+        let blocks = self.columns / 8;
+        for (row, tops) in tops.chunks_exact_mut(blocks).enumerate() {
+            for (block, tops) in tops.iter_mut().enumerate() {
+                *tops = self.eight(row, block, from, depth).tops(tops);
+            }
         }
+        let exact_rows = exact.as_chunks_mut::<8>().0.chunks_exact_mut(blocks);
+        for (row, exact) in exact_rows.enumerate() {
+            for (block, exact) in exact.iter_mut().enumerate() {
+                let index = row * blocks + block;
+                *exact = self.eight(row, block, from, depth).add(&c[index], &tops[index]);
+            }
+        }
+        let tops = tops.as_flattened();
         // What is NaN, infinite or a zero is added in any order.
         let is_special = |top: f32, c: f32| {
             (top >= SPECIAL + ZERO) | ((top == 2.0 * LEAST) & (c.to_bits() == (-0.0_f32).to_bits()))
@@ -280,6 +300,7 @@ impl<'a> Factors<'a> {
 #[derive(Clone, Copy)]
 struct EightFactors<'a> {
     left: &'a [[f32; 4]],
+    left_sizes: &'a [[f64; 4]],
     left_exponents: &'a [[f32; 4]],
     sizes: &'a [[Eight<f64>; 4]],
     signs: &'a [[[Eight<u64>; 2]; 4]],
@@ -288,7 +309,7 @@ struct EightFactors<'a> {
 
 impl EightFactors<'_> {
     /// Returns the exponents of the largest terms; `tops` has those of C, and at least that of the least product.
-    #[inline]
+    #[inline(always)]
     fn tops(self, tops: &[f32; 8]) -> [f32; 8] {
         let mut tops = *tops;
         for (left, right) in self.left_exponents.iter().zip(self.right_exponents) {
@@ -303,7 +324,7 @@ impl EightFactors<'_> {
     }
 
     /// Adds the products, cut off by the largest terms, to `c`.
-    #[inline]
+    #[inline(always)]
     fn add(self, c: &[f32; 8], tops: &[f32; 8]) -> [f64; 8] {
         let unit = tops.map(|top| power_of_two(top - KEPT));
         let start = unit.map(|unit| unit * (1.5 * (1_u64 << 52) as f64));
@@ -312,12 +333,12 @@ impl EightFactors<'_> {
         for (((sum, half), c), sign) in sums.iter_mut().zip(half).zip(c).zip(c.map(sign_of)) {
             *sum += with_sign(f64::from(c.abs()) - half, sign);
         }
-        for ((left, sizes), signs) in self.left.iter().zip(self.sizes).zip(self.signs) {
+        let left = self.left.iter().zip(self.left_sizes);
+        for ((left, left_sizes), (sizes, signs)) in left.zip(self.sizes.iter().zip(self.signs)) {
             for k in 0..4 {
-                let left_size = f64::from(left[k].abs());
                 let signs = &signs[k][usize::from(left[k].is_sign_negative())].0;
                 for column in 0..8 {
-                    let size = left_size * sizes[k].0[column] - half[column];
+                    let size = left_sizes[k] * sizes[k].0[column] - half[column];
                     sums[column] += with_sign(size, signs[column]);
                 }
             }
