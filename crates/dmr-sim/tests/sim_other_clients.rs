@@ -70,6 +70,19 @@ fn sim_a_first_version_with_addresses_of_32_bits_is_refused() {
 }
 
 #[test]
+fn sim_the_functions_for_graphics_exist_and_are_refused() {
+    let (_universe, _gpu) = machine();
+    for name in [c"cuGraphicsGLRegisterBuffer", c"cuGLGetDevices_v2", c"cuGraphicsEGLRegisterImage"]
+    {
+        // SAFETY: functions of the driver, which are refused before they use their arguments.
+        let refused: unsafe extern "C" fn() -> c_int =
+            unsafe { std::mem::transmute(function(name)) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { refused() }, NOT_SUPPORTED, "{name:?}");
+    }
+}
+
+#[test]
 fn sim_a_handle_is_positive_as_a_signed_number() {
     let (_universe, gpu) = machine();
     let handles: [*mut c_void; 4] = [
