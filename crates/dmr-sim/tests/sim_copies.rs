@@ -178,6 +178,38 @@ fn a_copy_between_devices_moves_bytes_and_is_ordered_like_any_other() {
 }
 
 #[test]
+fn a_copy_between_contexts_without_a_stream_is_serialised_with_all_work_of_these_contexts() {
+    let universe = Universe::new().unwrap();
+    let first = Gpu::of(&universe, 0);
+    let (source, a) = (malloc(64).unwrap(), gpu::stream());
+    fill(source, 8, 64, a).unwrap();
+    let second = Gpu::of(&universe, 1);
+    let (target, b) = (malloc(64).unwrap(), gpu::stream());
+    fill(target, 1, 64, b).unwrap();
+    // SAFETY: both blocks have 64 bytes and live in the contexts named.
+    unsafe { sys::cuMemcpyPeer(target, second.context, source, first.context, 64) }
+        .result()
+        .unwrap();
+    let mut bytes = [0; 64];
+    download(&mut bytes, target, b).unwrap();
+    assert_eq!(bytes, [8; 64]);
+    fill(source, 9, 64, a).unwrap();
+    let mut description = std::mem::MaybeUninit::<sys::CUDA_MEMCPY3D_PEER>::zeroed();
+    let (at, device) = (description.as_mut_ptr(), sys::CUmemorytype::CU_MEMORYTYPE_DEVICE);
+    // SAFETY: plain data, but for the two types of memory zero is valid.
+    unsafe {
+        ((*at).srcMemoryType, (*at).srcDevice, (*at).srcContext) = (device, source, first.context);
+        ((*at).dstMemoryType, (*at).dstDevice, (*at).dstContext) = (device, target, second.context);
+        ((*at).WidthInBytes, (*at).Height, (*at).Depth) = (64, 1, 1);
+    }
+    // SAFETY: the description is of the two blocks.
+    unsafe { sys::cuMemcpy3DPeer(at) }.result().unwrap();
+    download(&mut bytes, target, b).unwrap();
+    assert_eq!(bytes, [9; 64]);
+    assert_eq!(kinds(&universe), []);
+}
+
+#[test]
 fn a_copy_reads_its_source_in_stream_order() {
     for seed in 0..20 {
         let universe = Universe::builder().seed(seed).build().unwrap();

@@ -56,7 +56,13 @@ fn sim_a_kernel_copies_a_box_of_the_tensor_of_a_map() {
     let mut map: sys::CUtensorMap = unsafe { std::mem::zeroed() };
     assert_eq!(encode(&mut map, out, 30), CUresult::CUDA_ERROR_INVALID_VALUE);
     assert_eq!(encode(&mut map, out + 8, 32), CUresult::CUDA_ERROR_INVALID_VALUE);
-    assert_eq!(encode(&mut map, out, 32), CUDA_SUCCESS);
+    assert_eq!(encode(&mut map, malloc(1600).unwrap(), 32), CUDA_SUCCESS);
+    let mut replace = |address: u64| {
+        // SAFETY: the map is live.
+        unsafe { sys::cuTensorMapReplaceAddress(&mut map, address as *mut c_void) }
+    };
+    assert_eq!(replace(out + 8), CUresult::CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(replace(out), CUDA_SUCCESS);
     let mut params: [*mut c_void; 1] = [(&raw mut map).cast()];
     // SAFETY: the argument is the map.
     let launched = unsafe {

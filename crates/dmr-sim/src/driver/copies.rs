@@ -4,6 +4,8 @@ use super::chapter;
 use crate::abi::*;
 use crate::address;
 use crate::graph::NodeWork;
+use crate::handle::Kind;
+use crate::machine::Action;
 use crate::memory::{CopyWork, Rows};
 use crate::session::{Scope, Session, driver_call};
 
@@ -57,11 +59,12 @@ unsafe fn memcpy(
         }
         let (to, from) = (Rows::one(to, len as u64), Rows::one(from, len as u64));
         // SAFETY: by this function's contract.
-        unsafe { submit_copy(session, stream, to, from, pageable, waits) }
+        unsafe { submit_copy(session, stream, to, from, pageable, waits, &[]) }
     })
 }
 
-/// Submits a copy of rows, as [`memcpy`] does of one.
+/// Submits a copy of rows, as [`memcpy`] does of one. A copy on the device comes after all work of the streams
+/// `serialised_with` that has been submitted, and before all that will be.
 ///
 /// # Safety
 ///
@@ -73,6 +76,7 @@ pub(super) unsafe fn submit_copy(
     from: Rows,
     pageable: Pageable,
     waits: bool,
+    serialised_with: &[u32],
 ) -> Outcome {
     let Some(work) = copy_work(session, to, from, pageable)? else { return Ok(()) };
     if session.capture(stream, || NodeWork::Copy(work.clone()))? {
@@ -101,7 +105,11 @@ pub(super) unsafe fn submit_copy(
             |at: u64| unsafe { std::slice::from_raw_parts(at as usize as *const u8, len) }.into();
         return session.copy_in(stream, &work, take).map(drop);
     }
+    session.come_after(stream, serialised_with);
     let epoch = session.copy(stream, &work)?;
+    for other in serialised_with {
+        session.come_after(*other, &[stream]);
+    }
     let is_on_device = |rows: &Rows| rows.first().is_some_and(address::is_on_device);
     if waits && !(is_on_device(&work.to) && is_on_device(&work.from)) {
         session.wait_for(epoch);
@@ -208,13 +216,21 @@ pub(super) unsafe extern "C" fn cuMemcpyAsync(
 
 pub(super) unsafe extern "C" fn cuMemcpyPeer(
     to: CUdeviceptr,
-    _to_context: Handle,
+    to_context: Handle,
     from: CUdeviceptr,
-    _from_context: Handle,
+    from_context: Handle,
     len: usize,
 ) -> Code {
-    // SAFETY: as above.
-    unsafe { memcpy("cuMemcpyPeer", 0, to, from, len, BY_CONTEXT, true) }
+    driver_call("cuMemcpyPeer", Scope::Stream(0), |session| {
+        let stream = session.stream(0)?;
+        if to == 0 || from == 0 {
+            return if len == 0 { Ok(()) } else { Err(ERROR_INVALID_VALUE) };
+        }
+        let others = session.others_of(stream, [to_context, from_context]);
+        let (to, from) = (Rows::one(to, len as u64), Rows::one(from, len as u64));
+        // SAFETY: as above.
+        unsafe { submit_copy(session, stream, to, from, BY_CONTEXT, true, &others) }
+    })
 }
 
 pub(super) unsafe extern "C" fn cuMemcpyPeerAsync(
@@ -227,4 +243,32 @@ pub(super) unsafe extern "C" fn cuMemcpyPeerAsync(
 ) -> Code {
     // SAFETY: as above.
     unsafe { memcpy("cuMemcpyPeerAsync", stream, to, from, len, BY_CONTEXT, false) }
+}
+
+impl Session<'_> {
+    /// Returns the streams, but for this one, of its context and of these: those that a copy between contexts on it is
+    /// serialised with. Captures are not.
+    pub(super) fn others_of(&self, stream: u32, contexts: [Handle; 2]) -> Vec<u32> {
+        let own = self.streams[stream as usize].context;
+        let named = contexts.map(|context| self.index_of(Kind::Context, context).unwrap_or(own));
+        let others = self.streams.iter().enumerate().filter(|(other, stream_of)| {
+            let is_one = stream_of.context == own || named.contains(&stream_of.context);
+            is_one && *other != stream as usize && stream_of.capture.is_none()
+        });
+        others.map(|(other, _)| other as u32).collect()
+    }
+
+    /// Makes later work of a stream come after all submitted work of other streams.
+    fn come_after(&mut self, stream: u32, others: &[u32]) {
+        if others.is_empty() {
+            return;
+        }
+        let (epoch, mut deps) = self.begin(stream);
+        for other in others {
+            let (last, clock) = (self.last(*other), self.streams[*other as usize].clock.clone());
+            self.streams[stream as usize].clock.join(&clock);
+            deps.push(last);
+        }
+        self.push(epoch, deps, Action::Order);
+    }
 }

@@ -184,6 +184,17 @@ impl Placement {
 
 /// Submits a copy on a stream.
 ///
+/// Which other work a copy is ordered with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// Its stream's.
+    Stream,
+    /// Its stream's, and the host waits as the manual's "API synchronization behavior" says.
+    Host,
+    /// All of the contexts that it names, and of the calling thread's.
+    Contexts,
+}
+
 /// # Safety
 ///
 /// `copy` is null or points to a description; a side in pageable host memory is valid until this returns.
@@ -191,7 +202,7 @@ unsafe fn copy<T: Copy + Into<Copy3D>>(
     name: &'static str,
     stream: Handle,
     copy: *const T,
-    waits: bool,
+    order: Order,
 ) -> Code {
     if copy.is_null() {
         return ERROR_INVALID_VALUE;
@@ -201,19 +212,24 @@ unsafe fn copy<T: Copy + Into<Copy3D>>(
     driver_call(name, Scope::Stream(stream), |session| {
         let stream = session.stream(stream)?;
         let (to, from) = copy.rows()?;
+        let others = match order {
+            Order::Contexts => session.others_of(stream, [copy.to.reserved, copy.from.reserved]),
+            Order::Stream | Order::Host => Vec::new(),
+        };
+        let (pageable, waits) = (copy.pageable(), order != Order::Stream);
         // SAFETY: by this function's contract.
-        unsafe { submit_copy(session, stream, to, from, copy.pageable(), waits) }
+        unsafe { submit_copy(session, stream, to, from, pageable, waits, &others) }
     })
 }
 
 pub(super) unsafe extern "C" fn cuMemcpy2D_v2(description: *const Copy2D) -> Code {
     // SAFETY: the driver's contract is that of `copy`; so for all copies here.
-    unsafe { copy("cuMemcpy2D_v2", 0, description, true) }
+    unsafe { copy("cuMemcpy2D_v2", 0, description, Order::Host) }
 }
 
 pub(super) unsafe extern "C" fn cuMemcpy2DUnaligned_v2(description: *const Copy2D) -> Code {
     // SAFETY: as above.
-    unsafe { copy("cuMemcpy2DUnaligned_v2", 0, description, true) }
+    unsafe { copy("cuMemcpy2DUnaligned_v2", 0, description, Order::Host) }
 }
 
 pub(super) unsafe extern "C" fn cuMemcpy2DAsync_v2(
@@ -221,12 +237,12 @@ pub(super) unsafe extern "C" fn cuMemcpy2DAsync_v2(
     stream: Handle,
 ) -> Code {
     // SAFETY: as above.
-    unsafe { copy("cuMemcpy2DAsync_v2", stream, description, false) }
+    unsafe { copy("cuMemcpy2DAsync_v2", stream, description, Order::Stream) }
 }
 
 pub(super) unsafe extern "C" fn cuMemcpy3D_v2(description: *const Copy3D) -> Code {
     // SAFETY: as above.
-    unsafe { copy("cuMemcpy3D_v2", 0, description, true) }
+    unsafe { copy("cuMemcpy3D_v2", 0, description, Order::Host) }
 }
 
 pub(super) unsafe extern "C" fn cuMemcpy3DAsync_v2(
@@ -234,12 +250,12 @@ pub(super) unsafe extern "C" fn cuMemcpy3DAsync_v2(
     stream: Handle,
 ) -> Code {
     // SAFETY: as above.
-    unsafe { copy("cuMemcpy3DAsync_v2", stream, description, false) }
+    unsafe { copy("cuMemcpy3DAsync_v2", stream, description, Order::Stream) }
 }
 
 pub(super) unsafe extern "C" fn cuMemcpy3DPeer(description: *const Copy3D) -> Code {
     // SAFETY: as above.
-    unsafe { copy("cuMemcpy3DPeer", 0, description, true) }
+    unsafe { copy("cuMemcpy3DPeer", 0, description, Order::Contexts) }
 }
 
 pub(super) unsafe extern "C" fn cuMemcpy3DPeerAsync(
@@ -247,5 +263,5 @@ pub(super) unsafe extern "C" fn cuMemcpy3DPeerAsync(
     stream: Handle,
 ) -> Code {
     // SAFETY: as above.
-    unsafe { copy("cuMemcpy3DPeerAsync", stream, description, false) }
+    unsafe { copy("cuMemcpy3DPeerAsync", stream, description, Order::Stream) }
 }

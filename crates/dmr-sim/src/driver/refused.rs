@@ -125,7 +125,7 @@ refused! {
     cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz cuStreamBeginRecaptureToGraph
     cuStreamEndCaptureToCig cuStreamGetDevResource cuStreamGetGreenCtx cuSurfObjectCreate
     cuSurfObjectDestroy cuSurfObjectGetResourceDesc cuSurfRefGetArray cuSurfRefSetArray
-    cuTensorMapEncodeIm2col cuTensorMapEncodeIm2colWide cuTensorMapReplaceAddress cuTexObjectCreate
+    cuTensorMapEncodeIm2col cuTensorMapEncodeIm2colWide cuTexObjectCreate
     cuTexObjectDestroy cuTexObjectGetResourceDesc cuTexObjectGetResourceViewDesc
     cuTexObjectGetTextureDesc cuTexRefCreate cuTexRefDestroy cuTexRefGetAddress
     cuTexRefGetAddressMode cuTexRefGetAddress_v2 cuTexRefGetArray cuTexRefGetBorderColor

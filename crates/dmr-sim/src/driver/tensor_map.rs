@@ -8,7 +8,7 @@ use super::{chapter, required};
 use crate::abi::*;
 use crate::session::{Scope, driver_call};
 
-chapter![cuTensorMapEncodeTiled];
+chapter![cuTensorMapEncodeTiled, cuTensorMapReplaceAddress];
 
 /// The alignment of a map, in bytes.
 const ALIGN: usize = 64;
@@ -68,6 +68,24 @@ unsafe extern "C" fn cuTensorMapEncodeTiled(
         check(&encoded)?;
         // SAFETY: not null, so the caller's map.
         unsafe { map.write(encoded.to_bytes()) };
+        Ok(())
+    })
+}
+
+/// Changes the address of a map that [`cuTensorMapEncodeTiled`] has made.
+unsafe extern "C" fn cuTensorMapReplaceAddress(
+    map: *mut [u8; TENSOR_MAP_BYTES],
+    address: *mut c_void,
+) -> Code {
+    driver_call("cuTensorMapReplaceAddress", Scope::Context, |_| {
+        required(map)?;
+        // SAFETY: not null, so the caller's map.
+        let known = TensorMap::from_bytes(&unsafe { map.read_unaligned() });
+        let mut known = known.ok_or(ERROR_INVALID_VALUE)?;
+        known.address = address as u64;
+        check(&known)?;
+        // SAFETY: as above.
+        unsafe { map.write_unaligned(known.to_bytes()) };
         Ok(())
     })
 }
