@@ -5,8 +5,8 @@ use crate::abi::*;
 use crate::address;
 use crate::graph::NodeWork;
 use crate::handle::Kind;
-use crate::machine::Action;
 use crate::memory::{CopyWork, Rows};
+use crate::operation::Action;
 use crate::session::{Scope, Session, driver_call};
 
 chapter![

@@ -182,8 +182,6 @@ impl Placement {
     }
 }
 
-/// Submits a copy on a stream.
-///
 /// Which other work a copy is ordered with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
@@ -195,6 +193,8 @@ enum Order {
     Contexts,
 }
 
+/// Submits a copy on a stream.
+///
 /// # Safety
 ///
 /// `copy` is null or points to a description; a side in pageable host memory is valid until this returns.
