@@ -24,6 +24,28 @@ fn words(body: &str, threads: u32) -> Vec<u32> {
 }
 
 #[test]
+fn a_constant_can_be_added_to_an_operand() {
+    assert_eq!(words("mov.u32 %r9, %r1+8;", 4), [8, 9, 10, 11]);
+    assert_eq!(words("mov.u32 %r2, -2; add.u32 %r9, %r2+3, %r1+-1;", 2), [0, 1]);
+    assert_eq!(
+        words("mov.u32 %r2, 0xffffffff; mul.wide.u32 %rd2, %r2+1, 7; cvt.u32.u64 %r9, %rd2;", 1),
+        [0]
+    );
+    assert_eq!(
+        words(
+            "cvt.u64.u32 %rd2, %r1; mov.u64 %rd2, %rd2+4+0x100000000; shr.u64 %rd3, %rd2, 32; mov.b64 {%r2, %r3}, %rd2; add.u32 %r9, %r2, %r3+1;",
+            2
+        ),
+        [6, 7]
+    );
+    assert_eq!(words("mov.u16 %h1, 0xffff; cvt.u32.u16 %r9, %h1+2;", 1), [1]);
+    assert_eq!(
+        words("mov.u32 %r9, 0; st.global.u32 [%rd1], %r1+5; ld.global.u32 %r9, [%rd1];", 2),
+        [5, 6]
+    );
+}
+
+#[test]
 fn a_subtraction_sets_the_carry_flag_unless_it_borrows() {
     // 5 - thread borrows from thread 6 on.
     let read = |how: &str| format!("sub.cc.u32 %r2, 5, %r1; {how}");

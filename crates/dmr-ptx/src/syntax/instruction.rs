@@ -129,6 +129,8 @@ pub enum Operand {
     List(Box<[Operand]>),
     /// Two destinations (`p|q`).
     Pair(Box<[Operand; 2]>),
+    /// The sum of a register and a constant (`%r1+8`).
+    Sum(RegisterId, i64),
     /// The negation of a predicate (`!p`).
     Not(RegisterId),
     /// The negation of an operand of a video instruction (`-r`).

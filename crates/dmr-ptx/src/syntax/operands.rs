@@ -115,6 +115,10 @@ impl<'a> Parser<'a> {
                     self.advance()?;
                     return self.element(register, part, at);
                 }
+                // Of sums the assembler accepts those of an operand of its own, not in a vector or a list.
+                if self.is("+") && place.is_some() {
+                    return Ok(Operand::Sum(register, self.offset()?));
+                }
                 self.pair(Operand::Register(register))
             }
             Some(Found::Plain(meaning, depth)) => {

@@ -7,7 +7,8 @@ use crate::types::Type;
 
 use super::Placed;
 use super::function::{Decoding, FunctionLoader, Numbered};
-use crate::exec::code::{Guard, NO_REG, Op, Reg, Value};
+use crate::arith;
+use crate::exec::code::{ArithStep, Guard, NO_REG, Op, Reg, Value};
 use crate::exec::program::Symbol;
 use crate::exec::space::{FUNCTION_STRIDE, FUNCTIONS};
 
@@ -113,6 +114,7 @@ impl FunctionLoader<'_, '_> {
             },
             Operand::Symbol(symbol, offset) => self.symbol_address(*symbol, *offset)?,
             Operand::Special(register) => self.special(*register),
+            Operand::Sum(id, more) => self.sum(*id, *more)?,
             Operand::Not(id) => {
                 let (dst, src) = (self.temporary(), Value::register(self.numbered(*id).first));
                 self.push(Guard::NONE, Op::Not { dst, src });
@@ -121,6 +123,25 @@ impl FunctionLoader<'_, '_> {
             Operand::Sink => self.loader.constant(0),
             _ => return Err("a kind of source operand that is not supported".to_owned()),
         }])
+    }
+
+    /// Returns the sum of an integer register and a constant, which wraps around.
+    fn sum(&mut self, id: RegisterId, more: i64) -> Decoding<Value> {
+        let (name, ty) = match self.numbered(id).ty {
+            Type::B16 | Type::U16 | Type::S16 => ("u16", Type::U16),
+            Type::B32 | Type::U32 | Type::S32 => ("u32", Type::U32),
+            Type::B64 | Type::U64 | Type::S64 => ("u64", Type::U64),
+            ty => return Err(format!("a sum of a register of type {ty:?} and a constant")),
+        };
+        let register = self.value(&Operand::Register(id), ty)?;
+        let more = self.loader.constant(integer(more as u64, ty)?);
+        let arith = arith::decode("add", &[name]).ok_or("no addition")??;
+        let (dst, second) = (self.temporary(), NO_REG);
+        let mut sources = [more; 6];
+        sources[0] = register;
+        let step = ArithStep { arith, dst, second, sources, count: 2, bits: 64 };
+        self.push(Guard::NONE, Op::Arith(step));
+        Ok(Value::register(dst))
     }
 
     fn special(&mut self, register: SpecialRegister) -> Value {
