@@ -94,6 +94,15 @@ impl Type {
         }
     }
 
+    /// Returns the bits that a value has.
+    pub(crate) const fn mask(self) -> u64 {
+        match self {
+            Self::Pred => 1,
+            _ if self.bytes() >= 8 => u64::MAX,
+            _ => (1 << (8 * self.bytes())) - 1,
+        }
+    }
+
     /// Returns whether it is a signed integer.
     #[must_use]
     pub const fn is_signed(self) -> bool {

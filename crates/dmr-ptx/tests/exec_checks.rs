@@ -121,13 +121,17 @@ fn atomics_and_fences_order_the_warps_of_a_block() {
 
 #[test]
 fn a_read_of_what_no_thread_has_written_is_found() {
-    let fault = fault_of("ld.shared.u32 %r5, [%r2];", 8);
+    const USE: &str = "setp.eq.u32 %p1, %r5, 0; @%p1 bra end; end:";
+    runs_clean("ld.shared.u32 %r5, [%r2];", 8);
+    let fault = fault_of(&format!("ld.shared.u32 %r5, [%r2]; {USE}"), 8);
     assert!(matches!(
         fault.kind,
         FaultKind::Uninitialised { space: SpaceName::Shared, address: 0, bytes: 4, .. }
     ));
-    let body = "mov.u64 %rd2, depot; st.local.u32 [%rd2], %r1; ld.local.u64 %rd3, [%rd2+8];";
-    let fault = fault_of(body, 8);
+    let body = format!(
+        "mov.u64 %rd2, depot; st.local.u32 [%rd2], %r1; ld.local.u64 %rd3, [%rd2+8]; cvt.u32.u64 %r5, %rd3; {USE}"
+    );
+    let fault = fault_of(&body, 8);
     assert!(matches!(
         fault.kind,
         FaultKind::Uninitialised { space: SpaceName::Local, address: 8, bytes: 8, .. }

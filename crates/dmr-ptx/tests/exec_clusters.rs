@@ -87,7 +87,8 @@ fn a_barrier_that_a_block_never_reaches_is_reported() {
 
 #[test]
 fn what_is_not_there_in_another_block_is_refused() {
-    let fault = run(&format!("{MEET} ld.shared::cluster.u32 %r6, [%r4];")).unwrap_err();
+    let read = "ld.shared::cluster.u32 %r6, [%r4]; setp.eq.u32 %p1, %r6, 0; @%p1 bra end; end:";
+    let fault = run(&format!("{MEET} {read}")).unwrap_err();
     assert!(matches!(fault.kind, FaultKind::Uninitialised { .. }), "{fault}");
     let fault = run(&format!("{FILL} {MEET} ld.shared::cluster.u32 %r6, [%r4+264];")).unwrap_err();
     assert!(matches!(fault.kind, FaultKind::OutOfBounds { .. }), "{fault}");

@@ -95,6 +95,15 @@ impl ByteSet {
         is_new
     }
 
+    /// Removes bytes, which are not part of a range of [`LONG`] bytes that was added at once.
+    pub(crate) fn remove(&mut self, from: u64, to: u64) {
+        for Chunk { index, mask } in Chunk::of(from, to) {
+            if let Some(page) = self.page(index / (PAGE / WORD)) {
+                self.bits[page as usize][(index % (PAGE / WORD)) as usize] &= !mask;
+            }
+        }
+    }
+
     /// Returns the bytes of a chunk that are in the set.
     pub(crate) fn within(&self, chunk: Chunk) -> u64 {
         let page = chunk.index / (PAGE / WORD);

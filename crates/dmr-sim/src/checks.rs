@@ -279,6 +279,7 @@ impl Shadow {
                 }
             }
         }
+        recording.undefined.ranges().for_each(|(from, to)| self.undefine(from, to - from));
         out.end_launch();
         self.words.put_open(open);
         for message in recording.faults {

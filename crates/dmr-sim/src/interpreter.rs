@@ -143,6 +143,10 @@ impl GlobalMemory for Global<'_, '_> {
         let value = &mut value[..access.bytes.min(16) as usize];
         self.access(access, |memory, at, _| memory.update(at, value, &mut *change))
     }
+
+    fn undefine(&mut self, access: &Access) {
+        self.0.undefine(access.address, u64::from(access.bytes));
+    }
 }
 
 fn is_atomic(access: &Access) -> bool {

@@ -242,6 +242,13 @@ impl<'a> KernelMemory<'a> {
         }
     }
 
+    /// Records that bytes which were just written have undefined values.
+    pub(crate) fn undefine(&mut self, ptr: u64, bytes: u64) {
+        if let Permitted::Recorded(recorder) = &mut self.access {
+            recorder.recording.undefine(ptr, ptr.saturating_add(bytes));
+        }
+    }
+
     /// Reports a fault of the kernel.
     pub(crate) fn report_fault(&mut self, message: String) {
         if let Permitted::Recorded(recorder) = &mut self.access {

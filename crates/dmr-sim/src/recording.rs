@@ -78,6 +78,8 @@ const BLOCK: u64 = crate::address::ALIGNMENT;
 pub(crate) struct Recording {
     /// The bytes of each kind, in the order of their checks: reads of earlier content first.
     pub(crate) sets: [(ByteSet, Touch); 5],
+    /// The written bytes that have undefined values.
+    pub(crate) undefined: ByteSet,
     /// The multiples of [`BLOCK`], divided by it, that lie inside of one access.
     pub(crate) straddled: ByteSet,
     pub(crate) sites: Sites,
@@ -94,6 +96,7 @@ impl Default for Recording {
         let kinds = [Read, AtomicRead, Write, AtomicWrite, ReadBack];
         Self {
             sets: kinds.map(|kind| (ByteSet::default(), kind)),
+            undefined: ByteSet::default(),
             straddled: ByteSet::default(),
             sites: Sites::default(),
             panicked: false,
@@ -114,6 +117,9 @@ impl Recording {
     pub(crate) fn touch(&mut self, from: u64, to: u64, kind: Touch, lanes: Option<Lanes>) {
         if to <= from {
             return;
+        }
+        if kind.writes() && !self.undefined.is_empty() {
+            self.undefined.remove(from, to);
         }
         let (first, last) = (from / BLOCK, (to - 1) / BLOCK);
         // Aligned registers of a lane cross no border; a copy of a lane and misaligned registers can.
@@ -136,9 +142,15 @@ impl Recording {
         }
     }
 
-    /// Records a read, without the bytes that the launch has written itself.
+    /// Records that the bytes from `from` to `to`, which the launch has written, have undefined values.
+    pub(crate) fn undefine(&mut self, from: u64, to: u64) {
+        self.undefined.insert(from, to);
+    }
+
+    /// Records a read, without the bytes that the launch has written itself with a defined value.
     fn read(&mut self, kind: Touch, chunk: Chunk) -> bool {
-        let left = chunk.mask & !self.set(Touch::Write).within(chunk);
+        let own = self.set(Touch::Write).within(chunk);
+        let left = chunk.mask & !(own & !self.undefined.within(chunk));
         let atomic = self.set(Touch::AtomicWrite).within(Chunk { mask: left, ..chunk });
         let old = Chunk { mask: left & !atomic, ..chunk };
         let mut is_new = old.mask != 0 && self.set_mut(kind).insert_chunk(old);

@@ -198,8 +198,7 @@ impl Shadow {
         self.heaps.destroy(at);
     }
 
-    /// Adds a region, which may be accessed from now on. Its history stays; its content is undefined, except in host
-    /// memory, which the program can write without a call.
+    /// Adds a region, which may be accessed from now on. Its history stays; its content is undefined.
     pub(crate) fn region_allocated(
         &mut self,
         at: u64,
@@ -210,12 +209,17 @@ impl Shadow {
     ) {
         match self.heaps.allocate(at, bytes, tag, by, self.map.device_at(at)) {
             Some(finding) => out.push(finding),
-            None if !is_virtual(at) && self.map.device_at(at).is_none() => {}
-            None => {
-                for piece in self.map.mappings.pieces(at, bytes) {
-                    self.history.undefine(piece.physical, piece.bytes);
-                }
-            }
+            None => self.undefine(at, bytes),
+        }
+    }
+
+    /// Marks bytes as not written, except in host memory, which the program can write without a call. Their history stays.
+    pub(crate) fn undefine(&mut self, at: u64, bytes: u64) {
+        if !is_virtual(at) && self.map.device_at(at).is_none() {
+            return;
+        }
+        for piece in self.map.mappings.pieces(at, bytes) {
+            self.history.undefine(piece.physical, piece.bytes);
         }
     }
 

@@ -276,3 +276,43 @@ fn a_kernel_at_the_end_of_the_address_space_is_a_finding() {
     assert!(!found.is_empty());
     assert!(found.iter().all(|report| report.kind == ReportKind::OutOfBounds), "{found:?}");
 }
+
+/// Kernels that store an unwritten word of shared memory in `out[0]`; `own` copies `out[0]` to `out[2]`.
+const UNDEFINED: &str = ".version 8.0\n.target sm_80\n.address_size 64
+    .visible .entry store(.param .u64 out) {
+        .reg .b32 %r<4>; .reg .b64 %d; .shared .u32 tile[2]; ld.param.u64 %d, [out];
+        ld.shared.u32 %r1, [tile]; st.global.u32 [%d], %r1; st.global.u32 [%d+4], 7; ret; }
+    .visible .entry again(.param .u64 out) {
+        .reg .b32 %r<4>; .reg .b64 %d; .shared .u32 tile[2]; ld.param.u64 %d, [out];
+        ld.shared.u32 %r1, [tile]; st.global.u32 [%d], %r1; st.global.u32 [%d], 8; ret; }
+    .visible .entry own(.param .u64 out) {
+        .reg .b32 %r<4>; .reg .b64 %d; .shared .u32 tile[2]; ld.param.u64 %d, [out];
+        ld.shared.u32 %r1, [tile]; st.global.u32 [%d], %r1; ld.global.u32 %r2, [%d]; st.global.u32 [%d+8], %r2; ret; }
+    .visible .entry read(.param .u64 out) {
+        .reg .b32 %r<4>; .reg .b64 %d; ld.param.u64 %d, [out]; ld.global.u32 %r1, [%d]; ret; }";
+
+#[test]
+fn a_store_of_a_value_that_no_thread_has_written_is_found_when_it_is_read() {
+    let kinds = |kernels: &[&str], offset: u64, schedule| {
+        let (universe, _gpu) = machine(schedule);
+        let stream = gpu::stream();
+        let out = malloc(16).unwrap();
+        for name in kernels {
+            let kernel = gpu::kernel(UNDEFINED, name).unwrap();
+            launch_threads(kernel, 1, 1, &[out], stream).unwrap();
+        }
+        gpu::sync(stream).unwrap();
+        let _ = gpu::read(out + offset, 4).unwrap();
+        reports(&universe).iter().map(|report| report.kind).collect::<Vec<_>>()
+    };
+    for schedule in schedules() {
+        let found = [ReportKind::Uninitialised];
+        assert_eq!(kinds(&["store"], 0, schedule), found);
+        assert_eq!(kinds(&["store", "read"], 4, schedule), found);
+        assert_eq!(kinds(&["own"], 8, schedule), found);
+        for clean in [kinds(&["store"], 4, schedule), kinds(&["again", "read"], 0, schedule)] {
+            assert_eq!(clean, []);
+        }
+        assert_eq!(kinds(&["store", "again", "read"], 0, schedule), []);
+    }
+}

@@ -111,6 +111,10 @@ fn decode_dot(words: &Modifiers<'_>) -> Result<Arith, String> {
 }
 
 impl Op {
+    pub(super) fn moves_bits(self) -> bool {
+        matches!(self.operator, Operator::Brev | Operator::Bfe | Operator::Bfi)
+    }
+
     pub(super) fn eval(self, io: &mut Io<'_>) {
         let bits = self.ty.bytes() as u32 * 8;
         let signed = self.ty.is_signed();

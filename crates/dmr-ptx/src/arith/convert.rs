@@ -166,6 +166,12 @@ fn rules(shape: Shape, integral: bool) -> Result<(bool, u32), String> {
 }
 
 impl Op {
+    pub(super) fn moves_bits(self) -> bool {
+        let is_integer = |kind| matches!(kind, Kind::Integer { .. });
+        matches!(self.shape, Shape::Scalar(from, to) if is_integer(from) && is_integer(to))
+            && !self.sat
+    }
+
     pub(super) fn eval(self, io: &mut Io<'_>) {
         use Kind::{Float, Integer};
         match self.shape {

@@ -130,6 +130,10 @@ fn permute_mode(words: &Modifiers<'_>) -> (Permute, u32) {
 }
 
 impl Op {
+    pub(super) fn moves_bits(self) -> bool {
+        self.operator != Operator::Cnot
+    }
+
     pub(super) fn eval(self, io: &mut Io<'_>) {
         let bits = if self.ty == Type::Pred { 1 } else { self.ty.bytes() as u32 * 8 };
         match self.operator {

@@ -170,6 +170,17 @@ impl Arith {
         matches!(self.operation, Operation::Carry(_))
     }
 
+    /// Returns whether the operation moves and combines single bits, so that inverting a source bit shows which bits of the
+    /// results depend on it.
+    pub(crate) fn moves_bits(&self) -> bool {
+        match self.operation {
+            Operation::Logic(op) => op.moves_bits(),
+            Operation::Bits(op) => op.moves_bits(),
+            Operation::Convert(op) => op.moves_bits(),
+            _ => false,
+        }
+    }
+
     /// Computes the results of the lanes in `mask`; other lanes of `result` and `second` keep their values.
     ///
     /// `sources` are as many as the instruction has, between [`Operands::required_sources`] and

@@ -10,10 +10,11 @@ use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
 use super::global::AccessKind;
 use super::memory::{Reach, refused};
-use super::registers::ZERO;
+use super::registers::{ZERO, number};
 use super::shadow::Touching;
 use super::space::{Run, lanes_of, next_same, resolve, window};
 use super::sync::MOST_SOURCES;
+use super::undefined::{Origin, Undefined};
 use super::warp::{Fragment, Warp};
 
 impl Core<'_> {
@@ -129,12 +130,8 @@ impl Core<'_> {
                     return Ok(());
                 }
                 if self.checks.uninitialised && common.written[range.clone()].contains(&0) {
-                    let kind = FaultKind::Uninitialised {
-                        space: reach.space,
-                        address: run.address,
-                        bytes: reach.bytes,
-                    };
-                    return Err(Stop::new(kind, run.first));
+                    let origin = self.origin(warp, reach, run, run.first);
+                    return Err(self.uninitialised(&origin, run.first, "an atomic operation"));
                 }
                 self.touch_shared(common, warp, reach, run, (Touching::StrongWrite, &[]))?;
                 change(&mut common.shared[range]);
@@ -222,6 +219,9 @@ impl Core<'_> {
     ) -> Result<(), Box<Stop>> {
         let (transfer, step) = instruction;
         let base = fragment.base;
+        for value in step.address.iter().chain(&step.stride) {
+            self.require(warp.undefined.get(base, *value), executing, "an address")?;
+        }
         let fetch = |value: Option<Value>| value.map(|value| *self.value(warp, base, value));
         let addresses = fetch(step.address)
             .unwrap_or([0; WARP])
@@ -245,6 +245,12 @@ impl Core<'_> {
             transfer.pack(values, executing, &mut self.work, &mut bytes);
         } else {
             bytes.resize(pieces.iter().map(|piece| piece.bytes as usize).sum(), 0);
+        }
+        // The undefined bits of the bytes.
+        let (mut undefined, mut origin) = (Vec::new(), None);
+        if transfer.is_store && !warp.undefined.is_empty() {
+            let sources = step.sources.iter().map(|&source| &warp.undefined.get(base, source).bits);
+            transfer.pack(&sources.collect::<Vec<_>>(), executing, &mut self.work, &mut undefined);
         }
         let mut at = 0;
         let mut rest = &pieces[..];
@@ -282,13 +288,21 @@ impl Core<'_> {
                 let address = offset + index * u64::from(piece.bytes);
                 self.check_multiple(space, address, piece.align, run.first + index as usize)?;
             }
-            let end = at + count * piece.bytes as usize;
-            let Some(part) = bytes.get_mut(at..end) else { break };
-            at = end;
+            let range = at..at + count * piece.bytes as usize;
+            at = range.end;
+            let Some(part) = bytes.get_mut(range.clone()) else { break };
             if transfer.is_store {
                 self.write_run(common, warp, &reach, run, part)?;
-            } else {
-                self.read_run(common, warp, &reach, run, part)?;
+                if let Some(bits) = undefined.get(range) {
+                    self.unwrite(common, warp, &reach, run, bits)?;
+                }
+                continue;
+            }
+            self.read_run(common, warp, &reach, run, part)?;
+            if !self.unwritten.is_empty() {
+                origin.get_or_insert(self.origin(warp, &reach, run, run.first));
+                undefined.resize(range.end, 0);
+                undefined[range].copy_from_slice(&self.unwritten);
             }
         }
         if !transfer.is_store {
@@ -300,6 +314,16 @@ impl Core<'_> {
             transfer.unpack(&bytes, executing, &mut self.work, results);
             for (&result, value) in step.results.iter().zip(results) {
                 warp.write(base, result, executing, value);
+            }
+            if origin.is_some() || !warp.undefined.is_empty() {
+                undefined.resize(bytes.len(), 0);
+                out.fill([0; WARP]);
+                transfer.unpack(&undefined, executing, &mut self.work, &mut out);
+                let origins = [origin.unwrap_or(Origin::NONE); WARP];
+                for (&result, &bits) in step.results.iter().zip(&out) {
+                    let index = number(base, result);
+                    warp.undefined.set(index, executing, &Undefined { bits, origins });
+                }
             }
             self.scratch = out;
         }

@@ -3,12 +3,16 @@
 use crate::types::{Lanes, Mask, WARP};
 
 use super::block::{BARRIERS, Common};
-use super::code::{Barrier, BarrierKind, Op, Value};
+use super::code::{Barrier, BarrierKind, Op, Source, Value};
 use super::core::{Core, Flow, Stop, wait};
-use super::fault::FaultKind;
+use super::fault::{FaultKind, SpaceName};
+use super::global::AccessKind;
+use super::memory::{Reach, unwritten};
 use super::program::{Actual, Call, Formal, Target};
-use super::registers::predicate_mask;
-use super::space::{FUNCTION_STRIDE, FUNCTIONS, is_same, lanes_of};
+use super::registers::{number, predicate_mask};
+use super::space::{FUNCTION_STRIDE, FUNCTIONS, Run, is_same, lanes_of};
+use super::transfer::extend;
+use super::undefined::{Undefined, undefine};
 use super::warp::{Fragment, Frame, State, Warp};
 
 /// The maximum number of registers of a warp, in all functions that it is in.
@@ -53,6 +57,7 @@ impl Core<'_> {
             }
             _ => {
                 warp.live &= !fragment.mask;
+                warp.undefined.clear(0, fragment.mask);
                 fragment.mask = 0;
                 Ok(Flow::Choose)
             }
@@ -102,6 +107,8 @@ impl Core<'_> {
             Target::Function(function) => function,
             Target::Builtin(builtin) => return self.builtin(common, warp, fragment, builtin, call),
             Target::Indirect(value) => {
+                let undefined = warp.undefined.get(fragment.base, value);
+                self.require(undefined, fragment.mask, "the target of a call")?;
                 let targets = *self.value(warp, fragment.base, value);
                 let first = fragment.mask.trailing_zeros() as usize % WARP;
                 if !is_same(fragment.mask, &targets) {
@@ -181,6 +188,7 @@ impl Core<'_> {
                 self.pass(warp, fragment.mask, from, (frame.base, frame.local, actual));
             }
         }
+        warp.undefined.clear(fragment.base, fragment.mask);
         (fragment.base, fragment.local, fragment.pc) = (frame.base, frame.local, frame.pc);
         fragment.local_end = frame.local_end;
     }
@@ -198,12 +206,17 @@ impl Core<'_> {
         match (*from, *to) {
             (Actual::Value { value, .. }, Actual::Value { value: dst, .. }) => {
                 let lanes = *self.value(warp, from_base, value);
-                if let super::code::Source::Register(dst) = dst.source() {
+                if let Source::Register(dst) = dst.source() {
+                    if !warp.undefined.is_empty() {
+                        let undefined = warp.undefined.get(from_base, value).clone();
+                        warp.undefined.set(number(to_base, dst), mask, &undefined);
+                    }
                     warp.write(to_base, dst, mask, &lanes);
                 }
             }
             (Actual::Value { value, bytes }, Actual::Frame { offset, bytes: room }) => {
                 let lanes = *self.value(warp, from_base, value);
+                let undefined = warp.undefined.get(from_base, value).bits;
                 for lane in lanes_of(mask) {
                     let all = lanes[lane].to_le_bytes();
                     let part = &all[..u64::from(bytes).min(room).min(8) as usize];
@@ -212,22 +225,33 @@ impl Core<'_> {
                     {
                         to.copy_from_slice(part);
                         written.fill(1);
+                        undefine(written, &undefined[lane].to_le_bytes());
                     }
                 }
             }
             (Actual::Frame { offset, bytes }, Actual::Value { value, .. }) => {
-                let mut lanes = [0; WARP];
-                let len = (bytes as usize).min(8);
+                let (mut lanes, mut undefined) = ([0; WARP], None);
+                let (len, address) = ((bytes as usize).min(8), u64::from(from_local) + offset);
                 for lane in lanes_of(mask) {
-                    if let Some((from, _)) =
-                        warp.local.get(lane, u64::from(from_local) + offset, len)
-                    {
-                        let mut all = [0; 8];
-                        all[..len].copy_from_slice(from);
-                        lanes[lane] = u64::from_le_bytes(all);
+                    if let Some((from, written)) = warp.local.get(lane, address, len) {
+                        lanes[lane] = extend(from, 0);
+                        if self.checks.uninitialised && written.contains(&0) {
+                            let bits: Vec<u8> = written.iter().map(|&it| unwritten(it)).collect();
+                            let (space, kind) = (SpaceName::Local, AccessKind::Plain);
+                            let reach =
+                                Reach { space, mask, bytes: len as u32, kind, uniform: false };
+                            let run = Run { address, first: lane, count: 1 };
+                            let all = undefined.get_or_insert(Undefined::NONE);
+                            all.bits[lane] = extend(&bits, 0);
+                            all.origins[lane] = self.origin(warp, &reach, run, lane);
+                        }
                     }
                 }
-                if let super::code::Source::Register(dst) = value.source() {
+                if let Source::Register(dst) = value.source() {
+                    if undefined.is_some() || !warp.undefined.is_empty() {
+                        let undefined = undefined.unwrap_or(Undefined::NONE);
+                        warp.undefined.set(number(to_base, dst), mask, &undefined);
+                    }
                     warp.write(to_base, dst, mask, &lanes);
                 }
             }

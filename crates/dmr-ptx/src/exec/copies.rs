@@ -165,7 +165,7 @@ impl Core<'_> {
                 let (space, offset) = resolve(from[lane]);
                 let source = Reach { space, bytes: copied as u32, ..reach };
                 let run = Run { address: offset, first: lane, count: 1 };
-                self.read_run(common, warp, &source, run, &mut buffer[..copied])?;
+                self.read_written(common, warp, &source, run, &mut buffer[..copied])?;
             }
             let run = Run { address: to[lane], first: lane, count: 1 };
             self.write_run(common, warp, &reach, run, &buffer[..usize::from(copy.bytes)])?;
@@ -210,7 +210,7 @@ impl Core<'_> {
             while at < size {
                 let part = (size - at).min(RUN_BYTES as u64) as usize;
                 let (reach, run) = self.bulk_run(source, at, part, lane)?;
-                self.read_run(common, warp, &reach, run, &mut buffer[..part])?;
+                self.read_written(common, warp, &reach, run, &mut buffer[..part])?;
                 for target in &targets {
                     let (reach, run) = self.bulk_run(target.place, at, part, lane)?;
                     self.write_run(common, warp, &reach, run, &buffer[..part])?;

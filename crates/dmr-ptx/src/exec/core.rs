@@ -60,6 +60,8 @@ pub(super) struct Core<'a> {
     /// The threads of a block, and the blocks of the grid.
     pub(super) block: [u32; 3],
     pub(super) grid: [u32; 3],
+    /// The index of the block that runs.
+    pub(super) index: [u32; 3],
     pub(super) memory: &'a mut dyn GlobalMemory,
     pub(super) checks: Checks,
     pub(super) limits: Limits,
@@ -75,6 +77,8 @@ pub(super) struct Core<'a> {
     pub(super) changed: bool,
     /// The bytes of the load or store that runs.
     pub(super) buffer: Vec<u8>,
+    /// For each byte of the run that was read last, whether it is undefined: 0 or 0xff; empty if none is.
+    pub(super) unwritten: Vec<u8>,
     /// The results of the operation between lanes that runs, and what it keeps between instructions.
     pub(super) scratch: Vec<Lanes>,
     pub(super) work: Work,
@@ -170,7 +174,7 @@ impl Core<'_> {
         fragment.passed_over = 0;
         self.local_end = fragment.local_end;
         let code = self.code;
-        let mut ran = 0;
+        let (mut ran, mut has_undefined) = (0, !warp.undefined.is_empty());
         while ran < most && self.polls < POLLS {
             self.pc = fragment.pc;
             let Some(step) = code.steps.get(fragment.pc as usize) else {
@@ -178,6 +182,10 @@ impl Core<'_> {
             };
             ran += 1;
             let mask = warp.guarded(fragment, step.guard);
+            if has_undefined {
+                self.follow(warp, fragment, step, mask)?;
+                has_undefined = !warp.undefined.is_empty();
+            }
             self.executed += 1;
             // Without an instruction for it, a count of bits takes longer than the test.
             let lanes = if mask == Mask::MAX { WARP as u32 } else { mask.count_ones() };
@@ -193,6 +201,7 @@ impl Core<'_> {
                     Flow::Jump => {}
                     Flow::Choose => break,
                 }
+                has_undefined = !warp.undefined.is_empty();
             }
             if let Some(next) = next
                 && fragment.rank() >= next

@@ -1,7 +1,7 @@
 //! One instruction of a fragment: what computes on registers is here, the rest is called.
 
 use crate::syntax::SpecialRegister;
-use crate::types::{Mask, WARP};
+use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
 use super::code::{ArithStep, Op, Reg, Value};
@@ -146,16 +146,8 @@ impl Core<'_> {
         sources: &[Value],
         bits: u8,
     ) {
-        let each = (64 / usize::from(bits.max(1))).max(1);
-        for (part, &dst) in sources.chunks(each).zip(dst) {
-            let mut all = [0; WARP];
-            for (index, &source) in part.iter().enumerate() {
-                let value = self.value(warp, base, source);
-                let kept = if bits >= 64 { u64::MAX } else { (1 << bits) - 1 };
-                for (to, &from) in all.iter_mut().zip(value) {
-                    *to |= (from & kept) << ((index * usize::from(bits)) & 63);
-                }
-            }
+        for (part, &dst) in parts(sources, bits).zip(dst) {
+            let all = join(part.iter().map(|&source| self.value(warp, base, source)), bits);
             warp.write(base, dst, mask, &all);
         }
     }
@@ -169,13 +161,9 @@ impl Core<'_> {
         sources: &[Value; 2],
         bits: u8,
     ) {
-        let each = (64 / usize::from(bits.max(1))).max(1);
         let values = sources.map(|source| *self.value(warp, base, source));
-        let kept = if bits >= 64 { u64::MAX } else { (1 << bits) - 1 };
         for (index, &dst) in dst.iter().enumerate() {
-            let value = &values[(index / each).min(1)];
-            let shift = (index % each * usize::from(bits)) & 63;
-            warp.write(base, dst, mask, &value.map(|value| (value >> shift) & kept));
+            warp.write(base, dst, mask, &split(values.each_ref(), index, bits));
         }
     }
 
@@ -189,6 +177,31 @@ impl Core<'_> {
             _ => 0,
         }
     }
+}
+
+/// Returns the sources of each register that sources of `bits` are packed into.
+pub(super) fn parts(sources: &[Value], bits: u8) -> impl Iterator<Item = &[Value]> {
+    sources.chunks((64 / usize::from(bits.max(1))).max(1))
+}
+
+/// Joins the low `bits` of each value, the first in the low bits.
+pub(super) fn join<'l>(values: impl Iterator<Item = &'l Lanes>, bits: u8) -> Lanes {
+    let kept = if bits >= 64 { u64::MAX } else { (1 << bits) - 1 };
+    let mut all = [0; WARP];
+    for (index, value) in values.enumerate() {
+        for (to, &from) in all.iter_mut().zip(value) {
+            *to |= (from & kept) << ((index * usize::from(bits)) & 63);
+        }
+    }
+    all
+}
+
+/// Returns part number `index` of the parts of `bits` in two registers.
+pub(super) fn split(values: [&Lanes; 2], index: usize, bits: u8) -> Lanes {
+    let each = (64 / usize::from(bits.max(1))).max(1);
+    let kept = if bits >= 64 { u64::MAX } else { (1 << bits) - 1 };
+    let shift = (index % each * usize::from(bits)) & 63;
+    values[(index / each).min(1)].map(|value| (value >> shift) & kept)
 }
 
 fn code_refusal(code: &Code, index: u32) -> String {

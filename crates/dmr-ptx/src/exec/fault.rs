@@ -113,16 +113,24 @@ pub enum FaultKind {
         /// The bytes of the space.
         len: u64,
     },
-    /// A read of bytes that no thread has written.
-    #[error("{bytes}-byte read of uninitialised {space} memory at {address:#x}")]
+    /// A use of a value that was read from bytes which no thread has written.
+    #[error(
+        "{used} depends on a {bytes}-byte read of uninitialised {space} memory at {address:#x} by {reader}, {read}"
+    )]
     #[non_exhaustive]
     Uninitialised {
         /// The space.
         space: SpaceName,
-        /// The address, as an offset in the space.
+        /// The address that was read, as an offset in the space.
         address: u64,
-        /// The bytes of the access.
+        /// The bytes that were read.
         bytes: u32,
+        /// The thread that read them.
+        reader: Thread,
+        /// The instruction that read them.
+        read: Place,
+        /// The use: "an address", "a branch".
+        used: &'static str,
     },
     /// An access that the memory of the caller refused.
     #[error("{message}")]
@@ -203,7 +211,8 @@ pub struct Checks {
     pub out_of_bounds: bool,
     /// Accesses at an address that is not a multiple of their size. If it is off, they are made as they are.
     pub misaligned: bool,
-    /// Reads of shared and local memory that no thread has written.
+    /// Uses of values that were read from shared and local memory which no thread has written: in an address, a branch, the
+    /// predicate of an instruction with an effect, an atomic operation, a shuffle's source lane.
     pub uninitialised: bool,
     /// Accesses of two threads of a block to the same byte of shared memory without order.
     pub shared_races: bool,

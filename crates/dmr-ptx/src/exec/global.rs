@@ -93,4 +93,11 @@ pub trait GlobalMemory {
         access: &Access,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), AccessError>;
+
+    /// Notes that the bytes at `access.address`, which were just written, have an undefined value: one that was read from
+    /// shared or local memory which no thread has written. A later read of them is one of memory that was never written.
+    /// The default does nothing.
+    fn undefine(&mut self, access: &Access) {
+        let _ = access;
+    }
 }

@@ -96,6 +96,7 @@ impl<'a> Launch<'a> {
             params: self.params,
             block: self.block,
             grid: self.grid,
+            index: [0; 3],
             memory,
             checks: self.checks,
             limits: self.limits,
@@ -107,6 +108,7 @@ impl<'a> Launch<'a> {
             recent: [0; super::core::RECENT],
             changed: false,
             buffer: Vec::new(),
+            unwritten: Vec::new(),
             scratch: Vec::new(),
             work: Work::default(),
             pieces: Vec::new(),
@@ -391,6 +393,7 @@ fn run_cluster(core: &mut Core<'_>, blocks: &mut [Block]) -> Result<(), Box<Fail
 /// Runs every warp of a block for a slice.
 fn run_round(core: &mut Core<'_>, block: &mut Block) -> Result<(), Box<Failure>> {
     let index = block.common.index;
+    core.index = index;
     let failure = |faulted| Box::new(Failure { block: index, faulted });
     for number in 0..block.warps.len() {
         let warp = &mut block.warps[number];

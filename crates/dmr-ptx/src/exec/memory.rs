@@ -28,6 +28,16 @@ pub(super) struct Reach {
 }
 
 impl Reach {
+    /// Returns the lanes of a run.
+    pub(super) fn lanes(&self, run: Run) -> Mask {
+        if self.uniform { self.mask } else { run.mask() }
+    }
+
+    /// Returns the offset of a lane's bytes in those of a run.
+    pub(super) fn offset(&self, run: Run, lane: usize) -> usize {
+        if self.uniform { 0 } else { (lane - run.first) * self.bytes as usize }
+    }
+
     /// Returns the first lane.
     pub(super) fn first_lane(&self) -> usize {
         self.mask.trailing_zeros() as usize % WARP
@@ -62,7 +72,27 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// Reads the bytes of a run.
+    /// Reads the bytes of a run that do not go to registers: each lane reads a byte that was written.
+    pub(super) fn read_written(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        reach: &Reach,
+        run: Run,
+        into: &mut [u8],
+    ) -> Result<(), Box<Stop>> {
+        self.read_run(common, warp, reach, run, into)?;
+        let mut lanes = self.unwritten.chunks(reach.bytes as usize);
+        match lanes.position(|lane| !lane.contains(&0)) {
+            None => Ok(()),
+            Some(index) => {
+                let lane = run.first + index;
+                Err(self.uninitialised(&self.origin(warp, reach, run, lane), lane, "a copy"))
+            }
+        }
+    }
+
+    /// Reads the bytes of a run. Then `unwritten` is empty, or has all bits of each byte set that no thread has written.
     pub(super) fn read_run(
         &mut self,
         common: &mut Common,
@@ -71,6 +101,7 @@ impl Core<'_> {
         run: Run,
         into: &mut [u8],
     ) -> Result<(), Box<Stop>> {
+        self.unwritten.clear();
         let strong = matches!(reach.kind, AccessKind::Volatile | AccessKind::Atomic(_));
         if strong {
             let generic = run.address.wrapping_add(window(reach.space));
@@ -91,18 +122,11 @@ impl Core<'_> {
             SpaceName::Shared => {
                 let range = self.shared_range(common, reach, run, into.len())?;
                 if range.len() < into.len() {
-                    let (into, beyond) = into.split_at_mut(range.len());
-                    beyond.fill(0);
-                    return match run.head(range.len(), reach.bytes) {
-                        Some(run) => self.read_run(common, warp, reach, run, into),
-                        None => Ok(()),
-                    };
+                    return self.read_head(common, warp, reach, run, into, range.len());
                 }
                 into.copy_from_slice(&common.shared[range.clone()]);
-                if self.checks.uninitialised
-                    && let Some(at) = unwritten(&common.written[range], reach.bytes)
-                {
-                    return Err(uninitialised(reach, run, at));
+                if self.checks.uninitialised && common.written[range.clone()].contains(&0) {
+                    self.note_unwritten(into.len(), 0, &common.written[range]);
                 }
                 let touching = if strong { Touching::StrongRead } else { Touching::Read };
                 if strong {
@@ -111,23 +135,29 @@ impl Core<'_> {
                 self.touch_shared(common, warp, reach, run, (touching, &[]))
             }
             SpaceName::Local => {
-                let (len, each) = (u64::from(self.local_end), reach.bytes as usize);
+                let (at, each, len) = (run.address, reach.bytes as usize, into.len());
+                if !self.is_in_frame(reach, run)? {
+                    into.fill(0);
+                    return Ok(());
+                }
                 for (index, part) in into.chunks_exact_mut(each).enumerate() {
-                    let (lane, at) = (run.first + index, run.address);
-                    let found = warp.local.get(lane, at, each).filter(|_| at + each as u64 <= len);
-                    let Some((bytes, written)) = found else {
-                        self.check_bounds(reach, lane, at, len)?;
-                        part.fill(0);
+                    let Some((bytes, written)) = warp.local.get(run.first + index, at, each) else {
                         continue;
                     };
                     part.copy_from_slice(bytes);
-                    if self.checks.uninitialised && written.iter().all(|&written| written == 0) {
-                        return Err(uninitialised(reach, Run { first: lane, ..run }, 0));
+                    if self.checks.uninitialised && written.contains(&0) {
+                        self.note_unwritten(len, index * each, written);
                     }
                 }
                 Ok(())
             }
             SpaceName::Param => {
+                let found = usize::try_from(run.address).ok();
+                let found = found.and_then(|at| self.params.get(at..at.checked_add(into.len())?));
+                if let Some(bytes) = found {
+                    into.copy_from_slice(bytes);
+                    return Ok(());
+                }
                 for (index, part) in into.chunks_exact_mut(reach.bytes as usize).enumerate() {
                     let address = run.address.wrapping_add(index as u64 * u64::from(reach.bytes));
                     let found = usize::try_from(address).ok();
@@ -153,6 +183,33 @@ impl Core<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Reads the first `len` bytes of a run in shared memory, and zeros for the lanes beyond it.
+    #[cold]
+    fn read_head(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        reach: &Reach,
+        run: Run,
+        into: &mut [u8],
+        len: usize,
+    ) -> Result<(), Box<Stop>> {
+        let (into, beyond) = into.split_at_mut(len);
+        beyond.fill(0);
+        match run.head(len, reach.bytes) {
+            Some(run) => self.read_run(common, warp, reach, run, into),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes the unwritten bytes of a run of `len` bytes among those from `at` on.
+    #[cold]
+    fn note_unwritten(&mut self, len: usize, at: usize, written: &[u8]) {
+        self.unwritten.resize(len, 0);
+        let to = self.unwritten[at..].iter_mut();
+        to.zip(written).for_each(|(to, &from)| *to = unwritten(from));
     }
 
     /// Writes the bytes of a run.
@@ -202,12 +259,12 @@ impl Core<'_> {
                 Ok(())
             }
             SpaceName::Local => {
-                let (len, each) = (u64::from(self.local_end), reach.bytes as usize);
+                let (at, each) = (run.address, reach.bytes as usize);
+                if !self.is_in_frame(reach, run)? {
+                    return Ok(());
+                }
                 for (index, part) in bytes.chunks_exact(each).enumerate() {
-                    let (lane, at) = (run.first + index, run.address);
-                    let found = warp.local.get(lane, at, each).filter(|_| at + each as u64 <= len);
-                    let Some((to, written)) = found else {
-                        self.check_bounds(reach, lane, at, len)?;
+                    let Some((to, written)) = warp.local.get(run.first + index, at, each) else {
                         continue;
                     };
                     to.copy_from_slice(part);
@@ -236,12 +293,11 @@ impl Core<'_> {
         run: Run,
         len: usize,
     ) -> Access {
-        let lanes = if reach.uniform { reach.mask } else { run.mask() };
         Access {
             address: run.address,
             bytes: len as u32,
             lane_bytes: reach.bytes,
-            lanes,
+            lanes: reach.lanes(run),
             block: common.number,
             first_thread: warp.number * WARP as u32,
             kind: reach.kind,
@@ -270,6 +326,17 @@ impl Core<'_> {
             return Ok(start..start + (index * each) as usize);
         }
         Ok(run.address as usize..run.address as usize + len)
+    }
+
+    /// Returns whether a run in local memory is below the end of the frame; refuses one that is not.
+    fn is_in_frame(&self, reach: &Reach, run: Run) -> Result<bool, Box<Stop>> {
+        let (end, len) =
+            (run.address.checked_add(u64::from(reach.bytes)), u64::from(self.local_end));
+        let is_in = end.is_some_and(|end| end <= len);
+        if !is_in {
+            self.check_bounds(reach, run.first, run.address, len)?;
+        }
+        Ok(is_in)
     }
 
     /// Refuses an access by a lane beyond the `len` bytes of a space.
@@ -316,22 +383,9 @@ impl Core<'_> {
     }
 }
 
-/// Returns the offset of the first lane that reads no written byte. One that reads some written bytes may read others with
-/// them that it does not use, such as the padding of a struct.
-fn unwritten(written: &[u8], bytes: u32) -> Option<u64> {
-    if !written.contains(&0) {
-        return None;
-    }
-    let mut lanes = written.chunks(bytes as usize);
-    let lane = lanes.position(|lane| lane.iter().all(|&written| written == 0))?;
-    Some(lane as u64 * u64::from(bytes))
-}
-
-fn uninitialised(reach: &Reach, run: Run, at: u64) -> Box<Stop> {
-    let index = at / u64::from(reach.bytes);
-    let address = run.address + index * u64::from(reach.bytes);
-    let kind = FaultKind::Uninitialised { space: reach.space, address, bytes: reach.bytes };
-    Stop::new(kind, run.first + index as usize)
+/// Returns the undefined bits of a byte.
+pub(super) fn unwritten(written: u8) -> u8 {
+    if written == 0 { u8::MAX } else { 0 }
 }
 
 pub(super) fn refused(reach: &Reach, run: Run, error: super::global::AccessError) -> Box<Stop> {

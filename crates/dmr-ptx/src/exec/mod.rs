@@ -15,6 +15,7 @@
 //! | `memory`, `atomics`, `atomic`, `space` | accesses to the spaces, and the windows of generic addresses |
 //! | `mbarriers`, `copies`, `tensors`, `in_flight` | `mbarrier` objects, and asynchronous copies until they are waited for |
 //! | `cluster` | clusters of blocks: their barrier, and the shared memory of other blocks |
+//! | `undefined` | values that were read where no thread has written |
 //! | `order`, `shadow`, `conflict` | which accesses are ordered, the last ones to each byte of shared memory, and the report of a race |
 //! | `clock` | the time that threads read |
 //! | `global` | global memory, which the caller provides |
@@ -50,6 +51,7 @@ mod special;
 mod sync;
 mod tensors;
 mod transfer;
+mod undefined;
 mod warp;
 mod workspace;
 

@@ -6,7 +6,7 @@ use super::fault::{FaultKind, SpaceName};
 use super::global::AccessKind;
 use super::memory::Reach;
 use super::program::{Actual, Builtin, Call};
-use super::space::{Run, lanes_of, resolve};
+use super::space::{LOCAL, Run, lanes_of, resolve};
 use super::warp::{Fragment, Warp};
 
 /// The maximum bytes of a format or a string.
@@ -24,7 +24,7 @@ impl Core<'_> {
         for lane in lanes_of(fragment.mask) {
             let mut arguments = [0; 8];
             for (to, actual) in arguments.iter_mut().zip(&call.arguments) {
-                *to = self.argument(warp, fragment, lane, actual);
+                *to = self.argument(common, warp, fragment, lane, actual)?;
             }
             match builtin {
                 Builtin::Print => {
@@ -50,18 +50,26 @@ impl Core<'_> {
         Ok(Flow::Next)
     }
 
-    fn argument(&self, warp: &mut Warp, fragment: &Fragment, lane: usize, actual: &Actual) -> u64 {
+    fn argument(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &Fragment,
+        lane: usize,
+        actual: &Actual,
+    ) -> Result<u64, Box<Stop>> {
         match *actual {
-            Actual::Value { value, .. } => self.value(warp, fragment.base, value)[lane],
+            Actual::Value { value, .. } => {
+                let undefined = warp.undefined.get(fragment.base, value);
+                self.require(undefined, 1 << lane, "an argument")?;
+                Ok(self.value(warp, fragment.base, value)[lane])
+            }
             Actual::Frame { offset, bytes } => {
                 let mut all = [0; 8];
-                let len = bytes.min(8) as usize;
-                if let Some((from, _)) =
-                    warp.local.get(lane, u64::from(fragment.local) + offset, len)
-                {
-                    all[..len].copy_from_slice(from);
-                }
-                u64::from_le_bytes(all)
+                let address = LOCAL + u64::from(fragment.local) + offset;
+                let into = &mut all[..bytes.min(8) as usize];
+                self.bytes_at(common, warp, lane, address, into)?;
+                Ok(u64::from_le_bytes(all))
             }
         }
     }
@@ -104,7 +112,7 @@ impl Core<'_> {
         let bytes = into.len() as u32;
         let reach =
             Reach { space, mask: 1 << lane, bytes, kind: AccessKind::Plain, uniform: false };
-        self.read_run(common, warp, &reach, Run { address, first: lane, count: 1 }, into)
+        self.read_written(common, warp, &reach, Run { address, first: lane, count: 1 }, into)
     }
 
     /// Reads the bytes of a string up to its NUL.

@@ -127,7 +127,7 @@ impl Warp {
     }
 }
 
-fn number(base: u32, reg: Reg) -> usize {
+pub(super) fn number(base: u32, reg: Reg) -> usize {
     base.saturating_add(reg) as usize
 }
 

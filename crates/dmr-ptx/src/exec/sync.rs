@@ -1,14 +1,15 @@
 //! Operations between lanes: where lanes of a warp meet, and what they exchange.
 
-use crate::lanes::{Defect, Instruction, Meeting};
+use crate::lanes::{Defect, Exchange, Instruction, Meeting};
 use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
-use super::code::{Op, WarpStep};
+use super::code::{NO_REG, Op, Reg, Value, WarpStep};
 use super::core::{Core, Faulted, Flow, Stop, wait};
 use super::fault::FaultKind;
-use super::registers::ZERO;
+use super::registers::{ZERO, number};
 use super::space::lanes_of;
+use super::undefined::Undefined;
 use super::warp::{Fragment, State, Warp};
 
 /// The maximum number of source registers of an operation between lanes.
@@ -163,27 +164,38 @@ impl Core<'_> {
             out.resize(step.results.len(), [0; WARP]);
         }
         let results = &mut out[..step.results.len()];
-        let defect = if met.is_empty() {
-            let mut sources: [&Lanes; MOST_SOURCES] = [&ZERO; MOST_SOURCES];
+        let mut sources: [&Lanes; MOST_SOURCES] = [&ZERO; MOST_SOURCES];
+        let gathered;
+        if met.is_empty() {
             for (to, &source) in sources.iter_mut().zip(&step.sources) {
                 *to = self.sources.fetch(warp, fragment.base, source);
             }
-            let sources = &sources[..step.sources.len().min(MOST_SOURCES)];
-            exchange.eval(sources, members, executing, &mut self.work, results)
         } else {
-            let gathered = self.gather(warp, fragment, met, step);
-            let sources: Vec<&Lanes> = gathered.iter().collect();
-            exchange.eval(&sources, members, executing, &mut self.work, results)
+            let value = |base, source| *self.value(warp, base, source);
+            gathered =
+                self.gather(fragment, met, step, value, |to, from, lane| to[lane] = from[lane]);
+            sources.iter_mut().zip(&gathered).for_each(|(to, from)| *to = from);
+        }
+        let sources = &sources[..step.sources.len().min(MOST_SOURCES)];
+        let undefined = if warp.undefined.is_empty() {
+            None
+        } else {
+            let lanes = (members, executing);
+            Some(self.meet_undefined(warp, fragment, met, (step, exchange), sources, lanes)?)
         };
-        for (index, value) in results.iter().enumerate() {
-            warp.write(fragment.base, step.results[index], executing & fragment.mask, value);
-            for other in met.iter() {
-                let results = self.results_at(other.pc);
-                if let Some(&result) = results.get(index) {
-                    warp.write(other.base, result, other.mask, value);
+        let defect = exchange.eval(sources, members, executing, &mut self.work, results);
+        let mut write = |place: &Fragment, registers: &[Reg]| {
+            for (index, (&result, value)) in registers.iter().zip(&*results).enumerate() {
+                warp.write(place.base, result, executing & place.mask, value);
+                if let Some(undefined) = undefined.as_ref().filter(|_| result != NO_REG) {
+                    let (number, undefined) =
+                        (number(place.base, result), &undefined[index.min(1)]);
+                    warp.undefined.set(number, executing & place.mask, undefined);
                 }
             }
-        }
+        };
+        write(fragment, &step.results);
+        met.iter().for_each(|other| write(other, self.results_at(other.pc)));
         self.scratch = out;
         match defect {
             Err(defect) if self.checks.divergence => self.report(defect, executing, warp),
@@ -191,17 +203,19 @@ impl Core<'_> {
         }
     }
 
-    /// Collects the sources of all lanes that meet: those of each fragment from its own instruction.
-    fn gather(
+    /// Collects the sources of all lanes that meet, those of each fragment from its own instruction: by `value`, and by
+    /// `take` for one lane.
+    fn gather<V>(
         &self,
-        warp: &Warp,
         fragment: &Fragment,
         met: &[Fragment],
         step: &WarpStep,
-    ) -> Vec<Lanes> {
-        let mut gathered: Vec<Lanes> = Vec::with_capacity(step.sources.len());
+        value: impl Fn(u32, Value) -> V,
+        take: impl Fn(&mut V, &V, usize),
+    ) -> Vec<V> {
+        let mut gathered: Vec<V> = Vec::with_capacity(step.sources.len());
         for (index, &source) in step.sources.iter().enumerate() {
-            let mut all = *self.value(warp, fragment.base, source);
+            let mut all = value(fragment.base, source);
             for other in met {
                 let Some(Op::Warp(number)) =
                     self.code.steps.get(other.pc as usize).map(|step| &step.op)
@@ -214,12 +228,29 @@ impl Core<'_> {
                     .get(*number as usize)
                     .and_then(|step| step.sources.get(index));
                 let Some(&source) = theirs else { continue };
-                let value = self.value(warp, other.base, source);
-                lanes_of(other.mask).for_each(|lane| all[lane] = value[lane]);
+                let theirs = value(other.base, source);
+                lanes_of(other.mask).for_each(|lane| take(&mut all, &theirs, lane));
             }
             gathered.push(all);
         }
         gathered
+    }
+
+    /// Returns the undefined bits of the results of an operation between the lanes of fragments that meet.
+    #[cold]
+    #[inline(never)]
+    fn meet_undefined(
+        &self,
+        warp: &Warp,
+        fragment: &Fragment,
+        met: &[Fragment],
+        (step, exchange): (&WarpStep, &Exchange),
+        sources: &[&Lanes],
+        (members, executing): (Mask, Mask),
+    ) -> Result<Box<[Undefined; 2]>, Box<Stop>> {
+        let value = |base, source| warp.undefined.get(base, source).clone();
+        let all = self.gather(fragment, met, step, value, Undefined::take);
+        self.exchange_undefined(exchange, sources, &all, (members, executing)).map(Box::new)
     }
 
     fn results_at(&self, pc: u32) -> &[u32] {

@@ -105,7 +105,7 @@ impl Core<'_> {
         };
         let mut bytes = [0; TENSOR_MAP_BYTES];
         let (reach, run) = access(space, offset, bytes.len(), lane);
-        self.read_run(common, warp, &reach, run, &mut bytes)?;
+        self.read_written(common, warp, &reach, run, &mut bytes)?;
         let map = TensorMap::from_bytes(&bytes);
         let room = common.shared.len() as u64;
         let fits = |map: &TensorMap| map.dimensions.len() == copy.rank && map.box_bytes() <= room;
@@ -138,7 +138,7 @@ impl Core<'_> {
             for (index, part) in all.chunks_mut(RUN_BYTES).enumerate() {
                 let at = row.address.wrapping_add((index * RUN_BYTES) as u64);
                 let (reach, run) = access(SpaceName::Global, at, part.len(), lane);
-                self.read_run(common, warp, &reach, run, part)?;
+                self.read_written(common, warp, &reach, run, part)?;
             }
         }
         for (at, part) in units(map, &mut bytes) {
@@ -163,7 +163,7 @@ impl Core<'_> {
         for (at, part) in units(map, &mut bytes) {
             let at = map.swizzle.apply(address + at);
             let (reach, run) = access(SpaceName::Shared, at, part.len(), lane);
-            self.read_run(common, warp, &reach, run, part)?;
+            self.read_written(common, warp, &reach, run, part)?;
         }
         for row in rows {
             let all = &bytes[row.offset as usize..(row.offset + row.bytes) as usize];
@@ -209,7 +209,7 @@ impl Core<'_> {
             for at in (0..size).step_by(RUN_BYTES) {
                 let part = &mut buffer[..(size - at).min(RUN_BYTES as u64) as usize];
                 let (reach, run) = access(SpaceName::Shared, address + at, part.len(), lane);
-                self.read_run(common, warp, &reach, run, part)?;
+                self.read_written(common, warp, &reach, run, part)?;
                 let operation = (copy.change, usize::from(copy.element));
                 self.reduce(common, warp, (to[lane].wrapping_add(at), lane), operation, part)?;
             }

@@ -64,7 +64,7 @@ impl Core<'_> {
         let buffer = &mut buffer[..bytes as usize];
         let run = Run { address, first: mask.trailing_zeros() as usize % WARP, count: 1 };
         self.read_run(common, warp, &reach, run, buffer)?;
-        broadcast(warp, fragment.base, transfer, mask, buffer);
+        self.broadcast(warp, fragment.base, transfer, (&reach, run), buffer);
         Ok(true)
     }
 
@@ -88,7 +88,7 @@ impl Core<'_> {
                 let run = Run { address: addresses[0], first: 0, count: WARP };
                 let buffer = &mut buffer[..WARP * bytes as usize];
                 core.read_run(common, warp, &reach, run, buffer)?;
-                scatter(warp, base, transfer, run, buffer);
+                core.scatter(warp, base, transfer, (&reach, run), buffer);
                 return Ok(());
             }
             let mut rest = mask;
@@ -101,11 +101,11 @@ impl Core<'_> {
                     let buffer = &mut buffer[..bytes as usize];
                     let reach = Reach { mask: same, uniform: true, ..reach };
                     core.read_run(common, warp, &reach, run, buffer)?;
-                    broadcast(warp, base, transfer, same, buffer);
+                    core.broadcast(warp, base, transfer, (&reach, run), buffer);
                 } else if let Some(run) = next_run(&mut rest, addresses, distance) {
                     let buffer = &mut buffer[..run.count * bytes as usize];
                     core.read_run(common, warp, &reach, run, buffer)?;
-                    scatter(warp, base, transfer, run, buffer);
+                    core.scatter(warp, base, transfer, (&reach, run), buffer);
                 }
             }
             Ok(())
@@ -152,12 +152,71 @@ impl Core<'_> {
                         collect(value, transfer, index, run, buffer);
                     }
                     core.write_run(common, warp, &reach, run, buffer)?;
+                    if !warp.undefined.is_empty() {
+                        core.mark_stored(common, warp, base, transfer, (&reach, run))?;
+                    }
                 }
                 Ok(())
             },
         )?;
         self.buffer = buffer;
         Ok(())
+    }
+
+    /// Writes the loaded bytes, which are the same for all lanes, to their registers.
+    fn broadcast(
+        &self,
+        warp: &mut Warp,
+        base: u32,
+        transfer: &Transfer,
+        place: (&Reach, Run),
+        bytes: &[u8],
+    ) {
+        for (index, part) in bytes.chunks_exact(usize::from(transfer.element)).enumerate() {
+            let value = extend(part, transfer.extend);
+            warp.write_uniform(base, transfer.registers[index & 7], place.0.mask, value);
+        }
+        if !self.unwritten.is_empty() {
+            self.mark_loaded(warp, base, transfer, place);
+        }
+    }
+
+    /// Writes the loaded bytes of a run to the registers of its lanes.
+    #[inline(never)]
+    fn scatter(
+        &self,
+        warp: &mut Warp,
+        base: u32,
+        transfer: &Transfer,
+        place: (&Reach, Run),
+        bytes: &[u8],
+    ) {
+        let run = place.1;
+        let (each, stride) = (
+            usize::from(transfer.element),
+            usize::from(transfer.element) * usize::from(transfer.count),
+        );
+        for index in 0..usize::from(transfer.count) {
+            let reg = transfer.registers[index & 7];
+            if reg == NO_REG {
+                continue;
+            }
+            let lanes = &mut warp.register_mut(base, reg)[run.first..run.first + run.count];
+            let parts =
+                bytes.chunks_exact(stride).map(|part| &part[index * each..(index + 1) * each]);
+            if each == 4 && transfer.extend == 0 {
+                for (lane, part) in lanes.iter_mut().zip(parts) {
+                    *lane = u64::from(u32::from_le_bytes([part[0], part[1], part[2], part[3]]));
+                }
+            } else {
+                for (lane, part) in lanes.iter_mut().zip(parts) {
+                    *lane = extend(part, transfer.extend);
+                }
+            }
+        }
+        if !self.unwritten.is_empty() {
+            self.mark_loaded(warp, base, transfer, place);
+        }
     }
 
     /// Returns the address of an access whose base is `base`, in the space of `location`.
@@ -186,7 +245,8 @@ fn distance(space: SpaceName, bytes: u32) -> u64 {
 }
 
 /// Returns the value of an element, extended to 64 bits as the instruction says.
-fn extend(bytes: &[u8], to_bits: u8) -> u64 {
+#[inline]
+pub(super) fn extend(bytes: &[u8], to_bits: u8) -> u64 {
     let mut all = [0; 8];
     all[..bytes.len().min(8)].copy_from_slice(&bytes[..bytes.len().min(8)]);
     let value = u64::from_le_bytes(all);
@@ -198,40 +258,15 @@ fn extend(bytes: &[u8], to_bits: u8) -> u64 {
     if to_bits >= 64 { extended } else { extended & ((1 << to_bits) - 1) }
 }
 
-fn broadcast(warp: &mut Warp, base: u32, transfer: &Transfer, mask: Mask, bytes: &[u8]) {
-    for (index, part) in bytes.chunks_exact(usize::from(transfer.element)).enumerate() {
-        let value = extend(part, transfer.extend);
-        warp.write_uniform(base, transfer.registers[index & 7], mask, value);
-    }
-}
-
-/// Writes the loaded bytes of a run to the registers of its lanes.
-fn scatter(warp: &mut Warp, base: u32, transfer: &Transfer, run: Run, bytes: &[u8]) {
-    let (each, stride) = (
-        usize::from(transfer.element),
-        usize::from(transfer.element) * usize::from(transfer.count),
-    );
-    for index in 0..usize::from(transfer.count) {
-        let reg = transfer.registers[index & 7];
-        if reg == NO_REG {
-            continue;
-        }
-        let lanes = &mut warp.register_mut(base, reg)[run.first..run.first + run.count];
-        let parts = bytes.chunks_exact(stride).map(|part| &part[index * each..(index + 1) * each]);
-        if each == 4 && transfer.extend == 0 {
-            for (lane, part) in lanes.iter_mut().zip(parts) {
-                *lane = u64::from(u32::from_le_bytes([part[0], part[1], part[2], part[3]]));
-            }
-        } else {
-            for (lane, part) in lanes.iter_mut().zip(parts) {
-                *lane = extend(part, transfer.extend);
-            }
-        }
-    }
-}
-
 /// Puts the values of a run's lanes where they are stored.
-fn collect(value: &Lanes, transfer: &Transfer, index: usize, run: Run, bytes: &mut [u8]) {
+#[inline]
+pub(super) fn collect(
+    value: &Lanes,
+    transfer: &Transfer,
+    index: usize,
+    run: Run,
+    bytes: &mut [u8],
+) {
     let (each, stride) = (
         usize::from(transfer.element),
         usize::from(transfer.element) * usize::from(transfer.count),

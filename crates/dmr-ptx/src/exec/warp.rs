@@ -4,6 +4,7 @@ use crate::types::{Mask, WARP};
 
 use super::code::Barrier;
 use super::registers::Registers;
+use super::undefined::UndefinedRegisters;
 
 /// The place that a function returns to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +167,7 @@ pub(super) struct Warp {
     pub(super) live: Mask,
     pub(super) registers: Registers,
     pub(super) specials: Registers,
+    pub(super) undefined: UndefinedRegisters,
     pub(super) local: Local,
     pub(super) carry: Mask,
     pub(super) fragments: Vec<Fragment>,
@@ -182,6 +184,7 @@ impl Warp {
             live: 0,
             registers: Registers::default(),
             specials: Registers::default(),
+            undefined: UndefinedRegisters::default(),
             local: Local::default(),
             carry: 0,
             fragments: Vec::new(),
@@ -193,6 +196,7 @@ impl Warp {
     pub(super) fn restart(&mut self, pc: u32, frame: u32) {
         (self.live, self.carry, self.polling) = (self.lanes, 0, false);
         self.local.forget_all();
+        self.undefined = UndefinedRegisters::default();
         self.fragments.clear();
         self.fragments.push(Fragment::new(self.lanes, pc, frame));
     }

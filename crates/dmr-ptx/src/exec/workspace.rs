@@ -65,4 +65,10 @@ impl GlobalMemory for WithWorkspace<'_> {
             None => self.memory.atomic(access, change),
         }
     }
+
+    fn undefine(&mut self, access: &Access) {
+        if self.part(access).is_none() {
+            self.memory.undefine(access);
+        }
+    }
 }

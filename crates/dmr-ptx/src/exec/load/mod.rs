@@ -12,6 +12,8 @@ mod operands;
 mod registers;
 mod variables;
 
+pub(super) use registers::{Use, Visitor};
+
 use std::collections::HashMap;
 
 use crate::syntax::{self, Module};

@@ -9,22 +9,22 @@ use crate::exec::program::{Actual, Call, Formal};
 
 /// The use of a register by a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(in crate::exec) enum Use {
     Read,
     Write,
 }
 
 /// Calls a function for each register of a step.
-pub(super) struct Visitor<'v> {
-    pub(super) calls: &'v mut [Call],
-    pub(super) warp_steps: &'v mut [WarpStep],
+pub(in crate::exec) struct Visitor<'v> {
+    pub(in crate::exec) calls: &'v mut [Call],
+    pub(in crate::exec) warp_steps: &'v mut [WarpStep],
     /// The registers of the return values of the function.
-    pub(super) returns: &'v mut [Formal],
+    pub(in crate::exec) returns: &'v mut [Formal],
 }
 
 impl Visitor<'_> {
     /// Calls `visit` for each register of a step, in any order; it may replace the register.
-    pub(super) fn step(&mut self, step: &mut Step, visit: &mut dyn FnMut(&mut Reg, Use)) {
+    pub(in crate::exec) fn step(&mut self, step: &mut Step, visit: &mut dyn FnMut(&mut Reg, Use)) {
         if step.guard != Guard::NONE {
             visit(&mut step.guard.register, Use::Read);
         }
