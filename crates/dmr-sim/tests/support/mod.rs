@@ -7,6 +7,7 @@ pub(crate) mod gpu;
 pub(crate) mod judge;
 pub(crate) mod late;
 pub(crate) mod model;
+pub(crate) mod named;
 pub(crate) mod oracle;
 pub(crate) mod order;
 pub(crate) mod program;
