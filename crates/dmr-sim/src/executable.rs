@@ -21,6 +21,8 @@ pub(crate) const AUTO_FREE_ON_LAUNCH: u64 = 1;
 /// A graph that can be launched.
 pub(crate) struct Executable {
     pub(crate) flags: u64,
+    /// The number of the graph that it was made from.
+    graph: u32,
     /// The nodes without child graphs, in an order that the edges allow.
     pub(crate) nodes: Vec<(u32, Node)>,
     /// The place in `lanes` of each node.
@@ -66,10 +68,13 @@ pub(crate) enum Mismatch {
 }
 
 impl Machine {
-    /// Makes an executable graph.
-    pub(crate) fn instantiate(&mut self, graph: u32, flags: u64, context: u32) -> Outcome<u32> {
+    /// Makes an executable graph. A graph with nodes of memory has one at a time.
+    pub(crate) fn instantiate(&mut self, number: u32, flags: u64, context: u32) -> Outcome<u32> {
         let graphs = &mut self.graphs;
-        let graph = graphs.graphs.get(&graph).cloned().ok_or(ERROR_INVALID_VALUE)?;
+        let graph = graphs.graphs.get(&number).cloned().ok_or(ERROR_INVALID_VALUE)?;
+        if graph.has_memory() && graphs.executables.values().any(|made| made.graph == number) {
+            return Err(ERROR_NOT_SUPPORTED);
+        }
         let flat = graphs.flattened(&graph);
         let order = flat.sorted().ok_or(ERROR_INVALID_VALUE)?;
         let nodes: Vec<_> =
@@ -96,7 +101,8 @@ impl Machine {
         }
         let graphs = &mut self.graphs;
         graphs.last_executable += 1;
-        let executable = Executable { flags, nodes, lane_of, lanes, context, last: None };
+        let executable =
+            Executable { flags, graph: number, nodes, lane_of, lanes, context, last: None };
         graphs.executables.insert(graphs.last_executable, executable);
         Ok(graphs.last_executable)
     }
@@ -135,12 +141,8 @@ impl Session<'_> {
     /// error is returned after all others were submitted.
     ///
     /// Memory that a node allocates and that is still allocated is freed first, if the executable graph was made with that
-    /// flag; otherwise it is an error. So is a kernel with an empty grid.
+    /// flag; otherwise it is an error.
     pub(crate) fn launch_graph(&mut self, id: u32, stream: u32) -> Outcome {
-        let executable = self.graphs.executable(id)?;
-        if executable.nodes.iter().any(|(_, node)| node.work.is_empty_launch()) {
-            return Err(ERROR_INVALID_VALUE);
-        }
         self.prepare_graph_memory(id, stream)?;
         let executable = self.graphs.executable(id)?;
         let (nodes, lane_of) = (executable.nodes.clone(), executable.lane_of.clone());

@@ -1,8 +1,9 @@
 //! Memory that nodes of graphs allocate: its addresses, and the bytes of a device that it takes.
 //!
 //! The addresses belong to a node while a graph or an executable graph has it, and while the memory is allocated. The
-//! bytes are reserved at a launch, by all graphs of a device together. They stay reserved when the memory is freed, until
-//! a trim: one that the program calls, or one before a device is out of memory.
+//! bytes are reserved at an upload or a launch, by all graphs of a device together. They stay reserved when the memory is
+//! freed and its graphs are destroyed, until a trim (as observed on an H200): one that the program calls, or one before a
+//! device is out of memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,14 +25,15 @@ pub(crate) struct GraphMemory {
     pub(crate) device: usize,
 }
 
-/// The bytes of a device that graphs have, with the most that they had since the program has reset it.
+/// The bytes of a device that graphs have.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct GraphUsage {
     /// The memory that is allocated.
-    pub(crate) used: u64,
-    pub(crate) used_high: u64,
-    /// The memory that no other allocation can have.
+    allocated: u64,
+    /// The memory that no other allocation can have. A device reports it as used, too.
     pub(crate) reserved: u64,
+    /// The most since the program has reset the mark of the memory that is used, and of that which is reserved.
+    pub(crate) used_high: u64,
     pub(crate) reserved_high: u64,
 }
 
@@ -76,8 +78,8 @@ impl Machine {
     /// Gives the bytes back that are reserved and not allocated.
     pub(crate) fn trim_graph_memory(&mut self, device: usize) {
         let device = &mut self.devices[device];
-        device.used -= device.graphs.reserved - device.graphs.used;
-        device.graphs.reserved = device.graphs.used;
+        device.used -= device.graphs.reserved - device.graphs.allocated;
+        device.graphs.reserved = device.graphs.allocated;
     }
 
     /// Allocates the memory of a node, which is not allocated and whose bytes are reserved.
@@ -86,9 +88,7 @@ impl Machine {
         if self.present.allocation(at).is_some() {
             return Err(ERROR_INVALID_VALUE);
         }
-        let usage = &mut self.devices[device].graphs;
-        usage.used += taken(bytes);
-        usage.used_high = usage.used_high.max(usage.used);
+        self.devices[device].graphs.allocated += taken(bytes);
         let (epoch, deps) = self.begin(stream);
         self.push(epoch, deps, Action::Order);
         let origin = self.origin("allocate");
@@ -100,13 +100,13 @@ impl Machine {
 
     /// Notes that memory of a node was freed.
     pub(crate) fn free_in_graph(&mut self, device: usize, bytes: u64) {
-        self.devices[device].graphs.used -= taken(bytes);
+        self.devices[device].graphs.allocated -= taken(bytes);
     }
 
     /// Reserves bytes for graphs, so that `needed` more can be allocated.
     fn reserve_for_graphs(&mut self, device: usize, needed: u64) -> Outcome {
         let usage = self.devices[device].graphs;
-        let more = (usage.used + needed).saturating_sub(usage.reserved);
+        let more = (usage.allocated + needed).saturating_sub(usage.reserved);
         if more == 0 {
             return Ok(());
         }
@@ -116,21 +116,44 @@ impl Machine {
             return Err(ERROR_OUT_OF_MEMORY);
         }
         device.used += more;
-        device.graphs.reserved += more;
-        device.graphs.reserved_high = device.graphs.reserved_high.max(device.graphs.reserved);
+        let usage = &mut device.graphs;
+        usage.reserved += more;
+        usage.used_high = usage.used_high.max(usage.reserved);
+        usage.reserved_high = usage.reserved_high.max(usage.reserved);
         Ok(())
     }
 }
 
 impl Session<'_> {
-    /// Reserves the bytes that a launch needs at most at a time, and frees the memory that the launch before has left.
+    /// Reserves the bytes that a launch needs, and frees the memory that the launch before has left.
     pub(crate) fn prepare_graph_memory(&mut self, id: u32, stream: u32) -> Outcome {
+        let frees = self.graphs.executable(id)?.flags & AUTO_FREE_ON_LAUNCH != 0;
+        let left = self.graph_memory_left(id)?;
+        if !left.is_empty() && !frees {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        self.reserve_graph_memory(id)?;
+        left.into_iter().try_for_each(|at| self.free_on_stream(at, stream))
+    }
+
+    /// Returns the memory of the nodes that is allocated.
+    fn graph_memory_left(&mut self, id: u32) -> Outcome<Vec<u64>> {
+        let nodes = self.graphs.executable(id)?.nodes.iter();
+        let memory = nodes.filter_map(|(_, node)| match &node.work {
+            NodeWork::Allocate(memory) => Some(memory.at),
+            _ => None,
+        });
+        let memory: Vec<u64> = memory.collect();
+        Ok(memory.into_iter().filter(|&at| self.present.allocation(at).is_some()).collect())
+    }
+
+    /// Reserves the bytes that a launch needs at most at a time.
+    pub(crate) fn reserve_graph_memory(&mut self, id: u32) -> Outcome {
         let executable = self.graphs.executable(id)?;
-        let frees = executable.flags & AUTO_FREE_ON_LAUNCH != 0;
         let is_memory = |work: &NodeWork| matches!(work, NodeWork::Allocate(_) | NodeWork::Free(_));
         let works = executable.nodes.iter().map(|(_, node)| &node.work);
         let works: Vec<NodeWork> = works.filter(|work| is_memory(work)).cloned().collect();
-        let (mut left, mut made) = (Vec::new(), HashMap::new());
+        let mut made = HashMap::new();
         // The bytes at a node, and the most so far, by device.
         let mut needed = vec![(0_i64, 0_i64); self.devices.len()];
         for work in works {
@@ -138,8 +161,7 @@ impl Session<'_> {
                 NodeWork::Allocate(memory) => {
                     made.insert(memory.at, (memory.device, taken(memory.bytes) as i64));
                     if self.present.allocation(memory.at).is_some() {
-                        left.push(memory.at);
-                        continue;
+                        continue; // it is freed first
                     }
                     let (now, most) = &mut needed[memory.device];
                     *now += taken(memory.bytes) as i64;
@@ -156,12 +178,9 @@ impl Session<'_> {
                 _ => {}
             }
         }
-        if !left.is_empty() && !frees {
-            return Err(ERROR_INVALID_VALUE);
-        }
         for (device, (_, most)) in needed.into_iter().enumerate() {
             self.reserve_for_graphs(device, most as u64)?;
         }
-        left.into_iter().try_for_each(|at| self.free_on_stream(at, stream))
+        Ok(())
     }
 }

@@ -89,6 +89,13 @@ fn sim_memory_that_a_launch_leaves_is_the_programs_to_free_or_the_next_launches(
     assert_eq!(free(memory, a), CUDA_SUCCESS);
     assert_eq!(run(executable, a), CUDA_SUCCESS);
     assert_eq!(free(memory, a), CUDA_SUCCESS);
+    let mut second = null_mut();
+    // SAFETY: as above.
+    unsafe {
+        let again = sys::cuGraphInstantiateWithFlags(&mut second, graph, AUTO_FREE);
+        assert_eq!(again, CUDA_ERROR_NOT_SUPPORTED, "one at a time");
+        assert_eq!(sys::cuGraphExecDestroy(executable), CUDA_SUCCESS);
+    }
     let freeing = instantiate(graph, AUTO_FREE);
     for _ in 0..3 {
         assert_eq!(run(freeing, a), CUDA_SUCCESS);
@@ -191,8 +198,9 @@ fn two_blocks(stream: CUstream) -> (CUgraph, u64) {
     (end(stream), second)
 }
 
+/// As on an H200.
 #[test]
-fn sim_the_memory_of_nodes_is_reserved_at_a_launch_until_a_trim() {
+fn sim_the_memory_of_nodes_is_reserved_from_an_upload_or_launch_to_a_trim() {
     let (_universe, gpu) = machine();
     let (stream, before) = (gpu::stream(), free_bytes());
     // SAFETY: as above; so for the calls below.
@@ -200,12 +208,15 @@ fn sim_the_memory_of_nodes_is_reserved_at_a_launch_until_a_trim() {
     let (graph, left) = two_blocks(stream);
     let executable = instantiate(graph, 0);
     assert_eq!((free_bytes(), usage(gpu.device)), (before, [0; 4]));
+    // SAFETY: as above.
+    assert_eq!(unsafe { sys::cuGraphUpload(executable, stream) }, CUDA_SUCCESS);
+    assert_eq!((free_bytes(), usage(gpu.device)), (before - 64 * MIB, [64; 4]));
     assert_eq!(run(executable, stream), CUDA_SUCCESS);
-    assert_eq!((free_bytes(), usage(gpu.device)), (before - 64 * MIB, [32, 64, 64, 64]));
+    assert_eq!((free_bytes(), usage(gpu.device)), (before - 64 * MIB, [64; 4]));
     trim();
     assert_eq!((free_bytes(), usage(gpu.device)), (before - 32 * MIB, [32, 64, 32, 64]));
     assert_eq!(free(left, stream), CUDA_SUCCESS);
-    assert_eq!((free_bytes(), usage(gpu.device)), (before - 32 * MIB, [0, 64, 32, 64]));
+    assert_eq!((free_bytes(), usage(gpu.device)), (before - 32 * MIB, [32, 64, 32, 64]));
     assert_eq!(run(executable, stream), CUDA_SUCCESS);
     gpu::free(left).unwrap();
     // SAFETY: as above.
@@ -213,7 +224,7 @@ fn sim_the_memory_of_nodes_is_reserved_at_a_launch_until_a_trim() {
         assert_eq!(sys::cuGraphExecDestroy(executable), CUDA_SUCCESS);
         assert_eq!(sys::cuGraphDestroy(graph), CUDA_SUCCESS);
     }
-    assert_eq!((free_bytes(), usage(gpu.device)), (before - 64 * MIB, [0, 64, 64, 64]));
+    assert_eq!((free_bytes(), usage(gpu.device)), (before - 64 * MIB, [64; 4]));
     trim();
     assert_eq!((free_bytes(), usage(gpu.device)), (before, [0, 64, 0, 64]));
     let set = |attribute, mut value: u64| {

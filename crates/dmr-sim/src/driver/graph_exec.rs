@@ -174,7 +174,7 @@ pub(super) extern "C" fn cuGraphUpload(executable: Handle, stream: Handle) -> Co
     driver_call("cuGraphUpload", Scope::Stream(stream), |session| {
         session.stream(stream)?;
         let index = session.executable_index(executable)?;
-        session.graphs.executable(index).map(drop)
+        session.reserve_graph_memory(index)
     })
 }
 

@@ -22,9 +22,8 @@ unsafe extern "C" fn cuDeviceGetGraphMemAttribute(
     driver_call("cuDeviceGetGraphMemAttribute", Scope::Device(device), |session| {
         let usage = session.devices[session.device_index(device)?].graphs;
         let bytes = match attribute {
-            USED => usage.used,
+            USED | RESERVED => usage.reserved,
             USED_HIGH => usage.used_high,
-            RESERVED => usage.reserved,
             RESERVED_HIGH => usage.reserved_high,
             _ => return Err(ERROR_INVALID_VALUE),
         };
@@ -48,7 +47,7 @@ unsafe extern "C" fn cuDeviceSetGraphMemAttribute(
         let index = session.device_index(device)?;
         let usage = &mut session.devices[index].graphs;
         match attribute {
-            USED_HIGH => usage.used_high = usage.used,
+            USED_HIGH => usage.used_high = usage.reserved,
             RESERVED_HIGH => usage.reserved_high = usage.reserved,
             _ => return Err(ERROR_INVALID_VALUE),
         }

@@ -208,9 +208,6 @@ unsafe fn launch(
     arguments: Arguments,
 ) -> Outcome {
     let stream = session.stream(stream)?;
-    if shape.grid.contains(&0) {
-        return Err(ERROR_INVALID_VALUE);
-    }
     // SAFETY: by this function's contract.
     let (function, args) = unsafe { prepare(session, function, shape, arguments)? };
     super::execution::launch(session, stream, function, args)
@@ -292,9 +289,6 @@ impl KernelParams {
         }
     }
 
-    /// Returns the work of a node. The grid may be empty, as programs make nodes whose size they set later; an
-    /// executable graph with such a node cannot be launched.
-    ///
     /// # Safety
     ///
     /// The contract of [`Arguments::read`].
@@ -316,7 +310,7 @@ impl KernelParams {
 /// The maximum number of blocks of a cluster, on devices with clusters of more than the portable 8.
 const MAX_CLUSTER_BLOCKS: u32 = 16;
 
-/// Refuses a launch that no device can hold. An empty grid is accepted.
+/// Refuses a launch that no device can hold.
 pub(super) fn check(session: &Session<'_>, function: u32, shape: Shape) -> Outcome {
     let Shape { grid, block, shared_bytes, attributes } = shape;
     let LaunchAttributes { is_cooperative, cluster } = attributes;
@@ -342,7 +336,7 @@ pub(super) fn check(session: &Session<'_>, function: u32, shape: Shape) -> Outco
     }
     let allowed = session.function_attribute(function, MAX_DYNAMIC_SHARED_BYTES)?;
     let fits = block[2] <= 64 && grid[0] <= 0x7fff_ffff && grid[1].max(grid[2]) <= 0xffff;
-    if !fits || u64::from(shared_bytes) > allowed as u64 {
+    if !fits || grid.contains(&0) || u64::from(shared_bytes) > allowed as u64 {
         return Err(ERROR_INVALID_VALUE);
     }
     if is_cooperative {
