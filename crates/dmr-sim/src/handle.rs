@@ -30,10 +30,15 @@ pub(crate) fn encode(kind: Kind, universe: u32, index: u32) -> Handle {
     (kind as u64) << 56 | u64::from(universe & 0xff_ffff) << 32 | u64::from(index)
 }
 
+/// Returns the universe of a handle of any kind.
+pub(crate) fn universe(handle: Handle) -> u32 {
+    (handle >> 32) as u32 & 0xff_ffff
+}
+
 /// Returns universe and index, if the handle is of `kind`.
 pub(crate) fn decode(kind: Kind, handle: Handle) -> Outcome<(u32, u32)> {
     if handle >> 56 == kind as u64 {
-        Ok(((handle >> 32) as u32 & 0xff_ffff, handle as u32))
+        Ok((universe(handle), handle as u32))
     } else {
         Err(ERROR_INVALID_HANDLE)
     }

@@ -119,6 +119,8 @@ pub(crate) enum Scope {
     Pool(Handle),
     /// A handle of physical memory.
     Memory(Handle),
+    /// The calling thread's current context; without one, the universe of this module or function.
+    ContextOr(Handle),
     /// A `CUdevice`.
     Device(CUdevice),
     /// A context's handle.
@@ -142,7 +144,8 @@ pub(crate) fn driver_call(
     let _inside = Inside::enter();
     let call = std::panic::AssertUnwindSafe(|| {
         let (id, context) = match scope {
-            Scope::Context | Scope::Stream(0..=STREAM_PER_THREAD) => {
+            Scope::ContextOr(object) if current_context() == 0 => (handle::universe(object), None),
+            Scope::Context | Scope::ContextOr(_) | Scope::Stream(0..=STREAM_PER_THREAD) => {
                 let (id, context) = handle::decode(Kind::Context, current_context())
                     .map_err(|_| ERROR_INVALID_CONTEXT)?;
                 (id, Some(context))

@@ -205,6 +205,30 @@ fn sim_linked_ptx_is_an_image_that_this_driver_loads() {
 }
 
 #[test]
+fn sim_a_module_and_its_functions_need_no_current_context() {
+    let (_universe, _gpu) = machine();
+    let module = load(PTX.as_ptr().cast());
+    let mut context = null_mut();
+    let (mut bytes, mut threads, mut blocks, mut at) = (0, 0, 0, 0);
+    // SAFETY: the pointers are to live locals; so below.
+    assert_eq!(unsafe { sys::cuCtxPopCurrent_v2(&mut context) }, CUDA_SUCCESS);
+    let found = function(module, c"other");
+    let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
+    // SAFETY: as above; the handles are of this driver.
+    unsafe {
+        let name = c"counter".as_ptr();
+        assert_eq!(sys::cuModuleGetGlobal_v2(&mut at, &mut bytes, module, name), CUDA_SUCCESS);
+        assert_eq!(sys::cuFuncGetAttribute(&mut threads, most, found), CUDA_SUCCESS);
+        let code = sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, found, 32, 0);
+        assert_eq!(code, CUresult::CUDA_ERROR_INVALID_CONTEXT);
+        assert_eq!(sys::cuModuleUnload(module), CUDA_SUCCESS);
+        assert_eq!(sys::cuModuleUnload(module), CUresult::CUDA_ERROR_INVALID_HANDLE);
+        assert_eq!(sys::cuCtxPushCurrent_v2(context), CUDA_SUCCESS);
+    }
+    assert_eq!((bytes, threads), (16, 1024));
+}
+
+#[test]
 fn sim_an_error_of_the_ptx_compiler_is_in_the_programs_buffer() {
     let (_universe, _gpu) = machine();
     use sys::CUjit_option::{CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
@@ -264,6 +288,8 @@ fn sim_a_function_that_is_looked_up_at_run_time_is_the_drivers() {
     let mut device = -1;
     // SAFETY: as above; the function has this type.
     unsafe {
+        let code = sys::cuGetProcAddress_v2(name.as_ptr(), &mut found, 12_000, 4, &mut status);
+        assert_eq!(code, CUresult::CUDA_ERROR_INVALID_VALUE);
         let code = sys::cuGetProcAddress_v2(name.as_ptr(), &mut found, 12_000, 0, &mut status);
         assert_eq!(code, CUDA_SUCCESS);
         let get: unsafe extern "C" fn(*mut i32) -> CUresult = std::mem::transmute(found);

@@ -53,6 +53,9 @@ const SINCE: &[(&str, c_int)] = &[
 /// Returns the symbol that a name stands for in a version of CUDA; with `per_thread` the one for which the null stream
 /// means the thread's own, if the function has a stream.
 fn resolve(name: &str, version: c_int, per_thread: bool) -> Option<u64> {
+    if name.ends_with("_ptsz") || name.ends_with("_ptds") {
+        return None; // by the flag only
+    }
     let symbols = symbols();
     let exact = |wanted: &str| symbols.iter().find(|(name, _)| *name == wanted).map(|(_, at)| *at);
     let find = |wanted: &str| {
@@ -71,6 +74,8 @@ fn resolve(name: &str, version: c_int, per_thread: bool) -> Option<u64> {
     replaced.or_else(|| find(name))
 }
 
+/// `CU_GET_PROC_ADDRESS_LEGACY_STREAM`, the default.
+const LEGACY_STREAM: c_ulonglong = 1;
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`: the null stream means the thread's own.
 const PER_THREAD_DEFAULT_STREAM: c_ulonglong = 2;
 
@@ -93,7 +98,10 @@ unsafe extern "C" fn cuGetProcAddress_v2(
 ) -> Code {
     const FOUND: c_int = 0;
     const NOT_FOUND: c_int = 1;
-    if name.is_null() || function.is_null() {
+    if name.is_null()
+        || function.is_null()
+        || flags & !(LEGACY_STREAM | PER_THREAD_DEFAULT_STREAM) != 0
+    {
         return ERROR_INVALID_VALUE;
     }
     // SAFETY: not null, so by the driver's contract a C string.
@@ -148,6 +156,7 @@ mod tests {
             assert_eq!(resolve(name, version, true), address(symbol), "{name} of {version}");
         }
         assert_eq!(resolve("cuNothing", 13_000, true), None);
+        assert_eq!(resolve("cuLaunchKernel_ptsz", 13_000, true), None);
     }
 
     #[test]

@@ -135,7 +135,7 @@ unsafe extern "C" fn cuKernelGetAttribute(
 ///
 /// `value` is null, or valid for writing.
 unsafe fn get(name: &'static str, value: *mut c_int, attribute: c_int, function: Handle) -> Code {
-    driver_call(name, Scope::Context, |session| {
+    driver_call(name, Scope::ContextOr(function), |session| {
         let index = session.function_of(function)?;
         let known = session.function_attribute(index, attribute)?;
         // SAFETY: by this function's contract.
@@ -144,7 +144,7 @@ unsafe fn get(name: &'static str, value: *mut c_int, attribute: c_int, function:
 }
 
 extern "C" fn cuFuncSetAttribute(function: Handle, attribute: c_int, value: c_int) -> Code {
-    driver_call("cuFuncSetAttribute", Scope::Context, |session| {
+    driver_call("cuFuncSetAttribute", Scope::ContextOr(function), |session| {
         let index = session.function_of(function)?;
         session.set_function_attribute(index, attribute, value)
     })
@@ -156,32 +156,32 @@ extern "C" fn cuKernelSetAttribute(
     kernel: Handle,
     _device: CUdevice,
 ) -> Code {
-    driver_call("cuKernelSetAttribute", Scope::Context, |session| {
+    driver_call("cuKernelSetAttribute", Scope::ContextOr(kernel), |session| {
         let index = session.function_of(kernel)?;
         session.set_function_attribute(index, attribute, value)
     })
 }
 
 extern "C" fn cuFuncSetCacheConfig(function: Handle, _config: c_int) -> Code {
-    driver_call("cuFuncSetCacheConfig", Scope::Context, |session| {
+    driver_call("cuFuncSetCacheConfig", Scope::ContextOr(function), |session| {
         session.function_of(function).map(drop)
     })
 }
 
 extern "C" fn cuFuncSetSharedMemConfig(function: Handle, _config: c_int) -> Code {
-    driver_call("cuFuncSetSharedMemConfig", Scope::Context, |session| {
+    driver_call("cuFuncSetSharedMemConfig", Scope::ContextOr(function), |session| {
         session.function_of(function).map(drop)
     })
 }
 
 extern "C" fn cuKernelSetCacheConfig(kernel: Handle, _config: c_int, _device: CUdevice) -> Code {
-    driver_call("cuKernelSetCacheConfig", Scope::Context, |session| {
+    driver_call("cuKernelSetCacheConfig", Scope::ContextOr(kernel), |session| {
         session.function_of(kernel).map(drop)
     })
 }
 
 unsafe extern "C" fn cuFuncGetModule(module: *mut Handle, function: Handle) -> Code {
-    driver_call("cuFuncGetModule", Scope::Context, |session| {
+    driver_call("cuFuncGetModule", Scope::ContextOr(function), |session| {
         let owner = session.functions[session.function_of(function)? as usize].0;
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(module, session.handle(Kind::Module, owner)) }
@@ -189,7 +189,7 @@ unsafe extern "C" fn cuFuncGetModule(module: *mut Handle, function: Handle) -> C
 }
 
 unsafe extern "C" fn cuKernelGetLibrary(library: *mut Handle, kernel: Handle) -> Code {
-    driver_call("cuKernelGetLibrary", Scope::Context, |session| {
+    driver_call("cuKernelGetLibrary", Scope::ContextOr(kernel), |session| {
         let owner = session.functions[session.function_of(kernel)? as usize].0;
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(library, session.handle(Kind::Library, owner)) }
@@ -197,7 +197,7 @@ unsafe extern "C" fn cuKernelGetLibrary(library: *mut Handle, kernel: Handle) ->
 }
 
 unsafe extern "C" fn cuKernelGetFunction(function: *mut Handle, kernel: Handle) -> Code {
-    driver_call("cuKernelGetFunction", Scope::Context, |session| {
+    driver_call("cuKernelGetFunction", Scope::ContextOr(kernel), |session| {
         let index = session.function_of(kernel)?;
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(function, session.handle(Kind::Function, index)) }
@@ -220,7 +220,7 @@ unsafe extern "C" fn cuKernelGetName(name: *mut *const c_char, kernel: Handle) -
 ///
 /// `to` is null, or valid for writing.
 unsafe fn put_name(name: &'static str, to: *mut *const c_char, function: Handle) -> Code {
-    driver_call(name, Scope::Context, |session| {
+    driver_call(name, Scope::ContextOr(function), |session| {
         let (module, place) = session.functions[session.function_of(function)? as usize];
         let name = session.module(module)?.names.get(place).ok_or(ERROR_INVALID_HANDLE)?;
         // SAFETY: by this function's contract.
@@ -258,7 +258,7 @@ unsafe fn put_param(
     offset: *mut usize,
     bytes: *mut usize,
 ) -> Code {
-    driver_call(name, Scope::Context, |session| {
+    driver_call(name, Scope::ContextOr(function), |session| {
         let entry = session.entry(session.function_of(function)?)?;
         let param = entry.params.get(index).ok_or(ERROR_INVALID_VALUE)?;
         // SAFETY: by this function's contract.
@@ -284,7 +284,7 @@ unsafe extern "C" fn cuKernelGetParamCount(kernel: Handle, count: *mut usize) ->
 ///
 /// `count` is null, or valid for writing.
 unsafe fn put_param_count(name: &'static str, function: Handle, count: *mut usize) -> Code {
-    driver_call(name, Scope::Context, |session| {
+    driver_call(name, Scope::ContextOr(function), |session| {
         let known = session.entry(session.function_of(function)?)?.params.len();
         // SAFETY: by this function's contract.
         unsafe { put(count, known) }
@@ -293,7 +293,7 @@ unsafe fn put_param_count(name: &'static str, function: Handle, count: *mut usiz
 
 /// Writes `CU_FUNCTION_LOADING_STATE_LOADED`: a module's functions are loaded with it.
 unsafe extern "C" fn cuFuncIsLoaded(state: *mut c_uint, function: Handle) -> Code {
-    driver_call("cuFuncIsLoaded", Scope::Context, |session| {
+    driver_call("cuFuncIsLoaded", Scope::ContextOr(function), |session| {
         session.function_of(function)?;
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(state, 1) }
@@ -301,5 +301,7 @@ unsafe extern "C" fn cuFuncIsLoaded(state: *mut c_uint, function: Handle) -> Cod
 }
 
 extern "C" fn cuFuncLoad(function: Handle) -> Code {
-    driver_call("cuFuncLoad", Scope::Context, |session| session.function_of(function).map(drop))
+    driver_call("cuFuncLoad", Scope::ContextOr(function), |session| {
+        session.function_of(function).map(drop)
+    })
 }

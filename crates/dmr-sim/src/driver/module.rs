@@ -88,7 +88,7 @@ unsafe fn load(
 }
 
 extern "C" fn cuModuleUnload(module: Handle) -> Code {
-    driver_call("cuModuleUnload", Scope::Context, |session| {
+    driver_call("cuModuleUnload", Scope::ContextOr(module), |session| {
         let index = session.index_of(Kind::Module, module)?;
         session.unload_module(index)
     })
@@ -105,7 +105,7 @@ unsafe extern "C" fn cuModuleGetFunction(
     module: Handle,
     name: *const c_char,
 ) -> Code {
-    driver_call("cuModuleGetFunction", Scope::Context, |session| {
+    driver_call("cuModuleGetFunction", Scope::ContextOr(module), |session| {
         let module = session.index_of(Kind::Module, module)?;
         let index = session.find_function(module, name)?;
         // SAFETY: the caller's pointer is null or writable.
@@ -114,7 +114,7 @@ unsafe extern "C" fn cuModuleGetFunction(
 }
 
 unsafe extern "C" fn cuModuleGetFunctionCount(count: *mut c_uint, module: Handle) -> Code {
-    driver_call("cuModuleGetFunctionCount", Scope::Context, |session| {
+    driver_call("cuModuleGetFunctionCount", Scope::ContextOr(module), |session| {
         let known = session.module(session.index_of(Kind::Module, module)?)?.kernels().len();
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(count, known as c_uint) }
@@ -126,7 +126,7 @@ unsafe extern "C" fn cuModuleEnumerateFunctions(
     count: c_uint,
     module: Handle,
 ) -> Code {
-    driver_call("cuModuleEnumerateFunctions", Scope::Context, |session| {
+    driver_call("cuModuleEnumerateFunctions", Scope::ContextOr(module), |session| {
         let module = session.index_of(Kind::Module, module)?;
         // SAFETY: the caller has room for `count` handles.
         unsafe { enumerate(session, functions, count, module, Kind::Function) }
@@ -160,7 +160,7 @@ unsafe extern "C" fn cuModuleGetGlobal_v2(
     module: Handle,
     name: *const c_char,
 ) -> Code {
-    driver_call("cuModuleGetGlobal_v2", Scope::Context, |session| {
+    driver_call("cuModuleGetGlobal_v2", Scope::ContextOr(module), |session| {
         let index = session.index_of(Kind::Module, module)?;
         // SAFETY: the caller's pointers are null or writable.
         unsafe { put_variable(session, at, bytes, index, name) }
