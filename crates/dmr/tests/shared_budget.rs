@@ -123,7 +123,7 @@ fn processes_on_one_gpu_stay_within_one_limit_while_some_are_killed() {
     let contexts = used(rig.device()) + 64 * MIB;
     processes.iter_mut().for_each(Process::go);
     let (mut most_used, mut most_charged, mut looks) = (0, 0, 0);
-    // Looks for at least 300 ms, and on until so many bytes have been charged at once.
+    // Looks for at least 300 ms, and on until more than `bytes` have been charged at once.
     let mut look_until_charged = |bytes: u64| {
         let start = Instant::now();
         let is_over = |charged| charged > bytes || start.elapsed() > Duration::from_secs(60);

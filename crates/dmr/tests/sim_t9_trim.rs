@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use dmr::DeviceRuntimeBuilder;
 use dmr::prelude::*;
-use dmr_sim::Universe;
+use dmr_sim::{Policy, Universe};
 use dmr_testkit::Rig;
 
 const GIB: usize = 1 << 30;
@@ -42,7 +42,9 @@ fn on_every_stack(test: impl Fn(&str, &Rig, &DeviceRuntime)) {
     for (backend, has_virtual_memory, choose) in BACKENDS {
         for (layers, add) in LAYERS {
             let universe = Universe::builder().attribute(VIRTUAL_MEMORY, has_virtual_memory);
-            let rig = Rig::in_universe(&universe.build().unwrap());
+            // A trim waits a millisecond for frees, however long this machine delays its thread.
+            let universe = universe.policy(Policy::Eager).build().unwrap();
+            let rig = Rig::in_universe(&universe);
             let runtime = add(choose(builder(&rig))).build().unwrap();
             test(&format!("{backend}, {layers}"), &rig, &runtime);
             drop(runtime);
@@ -112,7 +114,7 @@ fn what_is_to_be_kept_and_what_is_live_stays() {
 
 #[test]
 fn the_pool_says_what_upstream_keeps_besides() {
-    let rig = Rig::simulated();
+    let rig = Rig::in_universe(&Universe::builder().policy(Policy::Eager).build().unwrap());
     let config = PoolConfig::fast().with_page_size(0).with_release_threshold(0);
     // Exact sizes: the gaps that the simulator watches are left out.
     let runtime = builder(&rig).backend(Backend::Pool).pool_config(config);
@@ -141,8 +143,12 @@ fn a_driver_that_fails_once_loses_nothing_and_the_next_trim_frees_the_rest() {
             |rig, runtime| {
                 let _ = runtime.trim_to(0);
                 rig.universe().clear_faults();
-                runtime.trim_to(0).unwrap();
-                assert_eq!(runtime.resource().usage().reserved, 0, "{name}");
+                // Memory whose free has not executed within a millisecond stays until the next one.
+                let is_trimmed = || {
+                    runtime.trim_to(0).unwrap();
+                    runtime.resource().usage().reserved == 0
+                };
+                assert!((0..20).any(|_| is_trimmed()), "{name}");
                 assert_eq!(runtime.resource().usage().outstanding(), 0, "{name}");
             },
         );
