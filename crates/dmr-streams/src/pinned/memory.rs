@@ -1,6 +1,7 @@
 //! A block of pinned memory with an owner.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::Arc;
 
@@ -17,8 +18,7 @@ use crate::StreamPool;
 /// Dropping it *retires* it, and makes no driver call: the pool allocates the memory again once its uses are done. If
 /// its resource refuses it, the memory stays in the resource's usage.
 pub struct PinnedMemory {
-    /// `None` while this is dropped.
-    block: Option<DeviceBlock>,
+    block: ManuallyDrop<DeviceBlock>,
     start: NonNull<u8>,
     /// The stack that the block is from; `None` for the pool itself.
     resource: Option<Arc<dyn HostMemoryResource>>,
@@ -57,13 +57,12 @@ impl PinnedMemory {
             return Err(ResourceError::out_of_bounds(&block, 0, bytes));
         };
         let (resource, streams) = (resource.cloned(), Arc::clone(streams));
-        Ok(Self { block: Some(block), start, resource, streams })
+        Ok(Self { block: ManuallyDrop::new(block), start, resource, streams })
     }
 
     /// Returns the block of this memory in the use table. The device accesses the memory at the host's address.
-    #[allow(clippy::expect_used, reason = "`None` only while this is dropped")]
     pub fn block(&self) -> &DeviceBlock {
-        self.block.as_ref().expect("there until this is dropped")
+        &self.block
     }
 
     /// Waits until all recorded uses of these bytes are done. Returns `false`, and does not wait, if a window on one of
@@ -114,7 +113,8 @@ fn allocate_from(
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
-        let Some(block) = self.block.take() else { return };
+        // SAFETY: taken once, because this is dropped.
+        let block = unsafe { ManuallyDrop::take(&mut self.block) };
         // A block that is refused stays in the usage.
         match &self.resource {
             Some(resource) => drop(resource.deallocate(block)),
