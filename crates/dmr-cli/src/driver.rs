@@ -38,28 +38,11 @@ pub struct Machine {
 #[cfg(feature = "sim")]
 mod simulated {
     use super::*;
-    use dmr_sim::{Driver, Footprint, LabelGuard, Universe};
+    use dmr_sim::{Driver, LabelGuard, Universe};
     use dmr_trace::Noted;
 
     /// The number of devices of a simulated machine.
     const DEVICES: usize = 2;
-
-    /// Makes the kernel that checks a block for its pattern a closure, which compares a fill as a whole: the blocks
-    /// of a trace have terabytes, and the kernel's PTX reads each byte.
-    fn check_fills_as_a_whole(universe: &Universe) {
-        universe.register_kernel(
-            "dmr_check_pattern",
-            |args| Footprint::new().reads(args.u64(0), args.u64(1)).atomics(args.u64(3), 8),
-            |args, memory| {
-                let found = memory.first_mismatch(args.u64(0), args.u64(1), args.u32(2));
-                if let Some(offset) = found {
-                    let offset = offset.to_le_bytes();
-                    // No other launch has this result.
-                    memory.update(args.u64(3), &mut [0; 8], |bytes| bytes.copy_from_slice(&offset));
-                }
-            },
-        );
-    }
 
     impl Machine {
         /// Chooses the driver that `DMR_DRIVER` names; without it the GPU's, otherwise the simulated one.
@@ -93,10 +76,7 @@ mod simulated {
                 usize::MAX => Err(Failure::unusable(format!(
                     "device {device} is out of range: the simulated machine has {DEVICES} devices"
                 ))),
-                ordinal => {
-                    check_fills_as_a_whole(&universe);
-                    Ok(Self { ordinal, universe: Some(universe) })
-                }
+                ordinal => Ok(Self { ordinal, universe: Some(universe) }),
             }
         }
 

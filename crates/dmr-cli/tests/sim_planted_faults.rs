@@ -43,9 +43,18 @@ fn replay_from(
     universe: &Universe,
     stack: impl FnOnce(Arc<dyn DeviceMemoryResource>) -> Arc<dyn DeviceMemoryResource>,
 ) -> Result<(Summary, ReplayArgs), Failure> {
+    replay_of(&trace(), resource, universe, stack)
+}
+
+fn replay_of(
+    trace: &str,
+    resource: &str,
+    universe: &Universe,
+    stack: impl FnOnce(Arc<dyn DeviceMemoryResource>) -> Arc<dyn DeviceMemoryResource>,
+) -> Result<(Summary, ReplayArgs), Failure> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.csv");
-    std::fs::write(&path, trace()).unwrap();
+    std::fs::write(&path, trace).unwrap();
     let path = path.to_str().unwrap();
     let cli = Cli::parse_from(["dmr", "replay", path, "--verify", "--resource", resource]);
     let Command::Replay(args) = cli.command else { unreachable!() };
@@ -73,15 +82,18 @@ fn without_a_fault_nothing_is_found_and_nothing_leaks() {
 struct Twice {
     inner: Arc<dyn DeviceMemoryResource>,
     countdown: AtomicU64,
+    /// Where the second block starts in the first one.
+    offset: u64,
     latest: Mutex<Option<u64>>,
     /// The original parts of the replaced blocks.
     replaced: Mutex<HashMap<Generation, BlockParts>>,
 }
 
 impl Twice {
-    fn new(inner: Arc<dyn DeviceMemoryResource>, at: u64) -> Arc<Self> {
-        let countdown = AtomicU64::new(at);
-        Arc::new(Self { inner, countdown, latest: Mutex::default(), replaced: Mutex::default() })
+    fn new(inner: Arc<dyn DeviceMemoryResource>, at: u64, offset: u64) -> Arc<Self> {
+        let (countdown, latest, replaced) =
+            (AtomicU64::new(at), Mutex::default(), Mutex::default());
+        Arc::new(Self { inner, countdown, offset, latest, replaced })
     }
 }
 
@@ -99,7 +111,8 @@ impl DeviceMemoryResource for Twice {
                 let parts = block.into_parts();
                 self.replaced.lock().unwrap().insert(parts.generation, parts);
                 // SAFETY: breaks the promise that no other block covers the memory: that is the
-                // fault. The memory is there all the same, and one byte shorter than this block.
+                // fault. The memory is there all the same, and at most one byte shorter than this block.
+                let ptr = ptr + self.offset;
                 Ok(unsafe { DeviceBlock::from_parts(BlockParts { ptr, ..parts }) })
             }
             _ => Ok(block),
@@ -123,7 +136,7 @@ impl DeviceMemoryResource for Twice {
 #[test]
 fn a_block_allocated_twice_is_found_and_both_lines_are_named() {
     let universe = Universe::new().unwrap();
-    let (summary, args) = replay_on(&universe, |resource| Twice::new(resource, 50)).unwrap();
+    let (summary, args) = replay_on(&universe, |resource| Twice::new(resource, 50, 0)).unwrap();
     assert!(!summary.passed());
     // The 51st allocation gets the memory of the 50th: lines 96 and 94 of the trace.
     let overlap = summary.overlaps.first[0];
@@ -133,6 +146,17 @@ fn a_block_allocated_twice_is_found_and_both_lines_are_named() {
     let output = report(&summary, &args).unwrap();
     assert!(output.text.contains("overlap  line 96: "), "{}", output.text);
     assert!(output.complaint.contains("1 overlap, "), "{}", output.complaint);
+}
+
+#[test]
+fn an_overwrite_in_the_middle_of_a_large_block_is_found() {
+    let universe = Universe::new().unwrap();
+    let trace = "action,ptr,bytes,stream\nallocate,1,16777216,1\nallocate,2,3145728,1\nfree,2,,1\nfree,1,,1\n";
+    let stack = |resource| -> Arc<dyn DeviceMemoryResource> { Twice::new(resource, 1, 5 << 20) };
+    let (summary, _) = replay_of(trace, "async", &universe, stack).unwrap();
+    let corrupt = &summary.corrupt_blocks;
+    // The first sample of the 3 MiB that were overwritten.
+    assert_eq!((corrupt.count, corrupt.first[0].line, corrupt.first[0].offset), (1, 2, 6 << 20));
 }
 
 #[test]

@@ -84,20 +84,6 @@ impl Memory<'_> {
             self.write(to, &bytes);
         }
     }
-
-    pub(crate) fn first_mismatch(&self, at: u64, len: u64, pattern: [u8; 4]) -> Option<u64> {
-        if is_on_device(at) {
-            return self.mappings.pieces(at, len).into_iter().find_map(|piece| {
-                let skipped = piece.at - at;
-                let pattern = rotated(pattern, skipped);
-                let found = self.store.first_mismatch(piece.physical, piece.bytes, pattern);
-                found.map(|offset| skipped + offset)
-            });
-        }
-        let mut bytes = vec![0; len as usize];
-        self.read(at, &mut bytes);
-        bytes.iter().zip(pattern.iter().cycle()).position(|(a, b)| a != b).map(|i| i as u64)
-    }
 }
 
 /// Returns the pattern rotated by `skipped` bytes.

@@ -338,15 +338,6 @@ impl<'a> KernelMemory<'a> {
         }
     }
 
-    /// Returns the offset of the first byte in `len` bytes at `ptr` that differs from the little-endian
-    /// `pattern` repeated. Cheap on long fills.
-    pub fn first_mismatch(&mut self, ptr: u64, len: u64, pattern: u32) -> Option<u64> {
-        if !self.permits(ptr, len, Touch::Read) {
-            return None;
-        }
-        self.memory.first_mismatch(ptr, len, pattern.to_le_bytes())
-    }
-
     /// Makes the device fault, as by an illegal instruction: later calls that concern it return
     /// `CUDA_ERROR_ILLEGAL_ADDRESS`. The body should return. Ignored if the footprint was declared.
     pub fn fault(&mut self) {

@@ -318,7 +318,6 @@ fn register(universe: &Universe) {
         |args| Footprint::new().reads(args.u64(0), args.u64(1)).writes(args.u64(0), args.u64(1)),
         |args, memory| {
             let (at, len) = (args.u64(0), args.u64(1));
-            let _ = memory.first_mismatch(at, len, 7);
             memory.fill(at, len, 7);
             memory.write(at, &[1]);
             memory.read(at.wrapping_add(len), &mut [0; 2]);

@@ -257,38 +257,6 @@ fn one_operation_may_go_through_several_mappings() {
 }
 
 #[test]
-fn patterns_go_on_across_mappings() {
-    let (universe, gpu) = machine();
-    let a = gpu::stream();
-    let at = reserve(2 * PAGE).unwrap();
-    for page in 0..2 {
-        map(at + (page * PAGE) as u64, PAGE, create(PAGE, gpu.device).unwrap()).unwrap();
-    }
-    set_access(at, 2 * PAGE, gpu.device, READ_WRITE).unwrap();
-    universe.register_kernel(
-        "check",
-        |args| Footprint::new().reads(args.u64(0), args.u64(1)).writes(args.u64(2), 8),
-        |args, memory| {
-            let found = memory.first_mismatch(args.u64(0), args.u64(1), 0x0403_0201);
-            memory.write(args.u64(2), &found.unwrap_or(u64::MAX).to_le_bytes());
-        },
-    );
-    let check = kernel(&ptx("check", &["u64"; 3]), "check").unwrap();
-    let result = gpu::malloc(8).unwrap();
-    let from = at + PAGE as u64 - 6; // 6 bytes in the first page: the pattern is cut in two
-    let pattern: Vec<u8> = [1, 2, 3, 4].into_iter().cycle().take(20).collect();
-    gpu::upload(from, &pattern, a).unwrap();
-    launch(check, &[from, 20, result], a).unwrap();
-    sync(a).unwrap();
-    assert_eq!(gpu::read(result, 8).unwrap(), [0xff; 8]);
-    fill(from + 15, 9, 1, a).unwrap();
-    launch(check, &[from, 20, result], a).unwrap();
-    sync(a).unwrap();
-    assert_eq!(gpu::read(result, 8).unwrap(), 15u64.to_le_bytes());
-    assert_eq!(kinds(&universe), []);
-}
-
-#[test]
 fn physical_memory_is_on_the_device_that_it_was_made_for() {
     let universe = Universe::builder().capacity(4 * PAGE as u64).build().unwrap();
     let (first, second) = (Gpu::of(&universe, 0), Gpu::of(&universe, 1));

@@ -153,7 +153,6 @@ fn with_increment() -> (dmr_sim::Universe, Gpu, sys::CUfunction, CUstream) {
             memory.read(at, &mut first);
             memory.write(at, &[first[0] + 1]);
             memory.fill(at, len, 9);
-            let _ = memory.first_mismatch(at, len, 0);
         },
     );
     let increment = kernel(&ptx("increment", &["u64", "u64"]), "increment").unwrap();

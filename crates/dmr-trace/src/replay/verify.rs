@@ -1,7 +1,10 @@
 //! Fills each block with its own pattern and checks it before the free.
 
+use std::ops::Range;
+
 use dmr_core::{DeviceOps, ResourceResult};
 
+use super::Verify;
 use super::blocks::Held;
 use crate::summary::Corrupt;
 
@@ -9,6 +12,7 @@ use crate::summary::Corrupt;
 #[derive(Debug)]
 pub(crate) struct Verifier<'a> {
     ops: &'a dyn DeviceOps,
+    is_sample: bool,
     /// The checks without a result: the rows that allocate and free the block.
     pending: Vec<(u64, Option<u64>)>,
     /// The key of the first of them.
@@ -19,8 +23,8 @@ pub(crate) struct Verifier<'a> {
 const PENDING: usize = 4096;
 
 impl<'a> Verifier<'a> {
-    pub(crate) fn new(ops: &'a dyn DeviceOps) -> Self {
-        Self { ops, pending: Vec::new(), first_key: 0 }
+    pub(crate) fn new(Verify { ops, is_sample }: Verify<'a>) -> Self {
+        Self { ops, is_sample, pending: Vec::new(), first_key: 0 }
     }
 
     /// Fills a new block, on its home stream.
@@ -38,13 +42,15 @@ impl<'a> Verifier<'a> {
         self.ops.fill_pattern(block, before..block.bytes(), pattern, block.alloc_stream())
     }
 
-    /// Submits the check of a block, on its home stream. A block that was not filled has none.
+    /// Submits the checks of a block, on its home stream. A block that was not filled has none.
     pub(crate) fn check(&mut self, held: &Held, free_line: Option<u64>) -> ResourceResult<()> {
         let Some(pattern) = held.pattern else { return Ok(()) };
         let block = &held.block;
-        let key = self.first_key + self.pending.len() as u64;
-        self.ops.check_pattern(block, 0..block.bytes(), pattern, block.alloc_stream(), key)?;
-        self.pending.push((held.line, free_line));
+        for range in checked_ranges(block.bytes(), self.is_sample) {
+            let key = self.first_key + self.pending.len() as u64;
+            self.ops.check_pattern(block, range, pattern, block.alloc_stream(), key)?;
+            self.pending.push((held.line, free_line));
+        }
         Ok(())
     }
 
@@ -61,11 +67,29 @@ impl<'a> Verifier<'a> {
             let &(line, free_line) = self.pending.get(index)?;
             Some(Corrupt { line, free_line, offset: mismatch.offset as u64 })
         });
-        let corrupt = corrupt.collect();
+        let mut corrupt: Vec<_> = corrupt.collect();
+        // The first wrong byte of each block: its checks were submitted one after the other, from its start.
+        corrupt.dedup_by_key(|corrupt| corrupt.line);
         self.first_key += self.pending.len() as u64;
         self.pending.clear();
         Ok(corrupt)
     }
+}
+
+/// The bytes of a block of which a sample is all.
+const SMALL: usize = 64 << 10;
+/// The length of a sample, and the distance between the starts of two: the size of the device's pages, so that none is
+/// left out.
+const SAMPLE: usize = 1 << 10;
+const DISTANCE: usize = 2 << 20;
+
+/// Returns the ranges of a block that are checked, from its start.
+fn checked_ranges(bytes: usize, is_sample: bool) -> impl Iterator<Item = Range<usize>> {
+    let (length, distance) =
+        if is_sample && bytes > SMALL { (SAMPLE, DISTANCE) } else { (bytes, bytes.max(1)) };
+    let last = bytes - length;
+    let starts = (0..last).step_by(distance).chain([last]);
+    starts.map(move |start| start..start + length)
 }
 
 /// Returns the pattern of the block of a row. Different for any two rows less than 2³² lines apart: each
@@ -82,6 +106,18 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    #[test]
+    fn a_block_is_checked_as_a_whole_or_in_samples_of_each_page_and_of_its_end() {
+        let ranges = |bytes, is_sample| checked_ranges(bytes, is_sample).collect::<Vec<_>>();
+        assert_eq!(ranges(9 << 20, false), [0..9 << 20]);
+        for bytes in [0, 1, SMALL] {
+            assert_eq!(ranges(bytes, true), [0..bytes]);
+        }
+        assert_eq!(ranges(SMALL + 3, true), [0..SAMPLE, SMALL + 3 - SAMPLE..SMALL + 3]);
+        let expected = [0, DISTANCE, 2 * DISTANCE, 3 * DISTANCE - SAMPLE];
+        assert_eq!(ranges(3 * DISTANCE, true), expected.map(|start| start..start + SAMPLE));
+    }
 
     #[test]
     fn no_two_rows_have_the_same_pattern_and_few_neighbours_the_same_first_byte() {
