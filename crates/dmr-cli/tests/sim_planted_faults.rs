@@ -108,11 +108,10 @@ impl DeviceMemoryResource for Twice {
         let latest = self.latest.lock().unwrap().replace(block.ptr());
         match latest {
             Some(ptr) if self.countdown.fetch_sub(1, Ordering::Relaxed) == 1 => {
-                let parts = block.into_parts();
+                let (parts, ptr) = (block.into_parts(), ptr + self.offset);
                 self.replaced.lock().unwrap().insert(parts.generation, parts);
                 // SAFETY: breaks the promise that no other block covers the memory: that is the
                 // fault. The memory is there all the same, and at most one byte shorter than this block.
-                let ptr = ptr + self.offset;
                 Ok(unsafe { DeviceBlock::from_parts(BlockParts { ptr, ..parts }) })
             }
             _ => Ok(block),
