@@ -183,10 +183,11 @@ fn a_misaligned_access_is_found() {
 
 #[test]
 fn a_barrier_that_some_threads_leave_out_is_found() {
-    let exited = "setp.lt.u32 %p1, %r1, 40; @%p1 bra go; ret; go: bar.sync 0;";
-    let fault = fault_of(exited, 64);
+    let left_out =
+        "setp.ne.u32 %p1, %r1, 0; @%p1 bra done; bar.sync 0; done: st.global.u32 [%rd1], %r1;";
+    let fault = fault_of(left_out, 64);
     assert!(matches!(fault.kind, FaultKind::DivergentBarrier(_)), "{fault}");
-    let program = load(&kernel(exited));
+    let program = load(&kernel(left_out));
     run_with(&program, 1, 64, &[BASE], &mut Buffer::zeroed(64), |launch| {
         launch.checks.divergence = false
     })
@@ -205,6 +206,17 @@ fn a_barrier_that_some_threads_leave_out_is_found() {
         matches!(fault.kind, FaultKind::DivergentBarrier(ref text) if text.contains("different instructions")),
         "{fault}"
     );
+}
+
+#[test]
+fn a_barrier_does_not_wait_for_threads_that_have_exited() {
+    for exit in ["@!%p1 bra end;", "@!%p1 ret;", "@%p1 bra go; exit; go:"] {
+        let body = format!(
+            "st.shared.u32 [%r2], %r1; setp.lt.u32 %p1, %r1, 4; {exit} bar.sync 0;
+            ld.shared.u32 %r6, [%r2+240]; st.global.u32 [%rd1], %r6; end:"
+        );
+        assert_eq!(runs_clean(&body, 64)[..5], [60, 61, 62, 63, 0], "{exit}");
+    }
 }
 
 #[test]

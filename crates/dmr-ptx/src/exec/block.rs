@@ -166,9 +166,8 @@ impl Block {
         }
     }
 
-    /// Refuses a barrier that some threads of the block have left out, or a warp reached in parts.
+    /// Refuses a barrier that a warp reached in parts. Threads that have exited are not waited for.
     fn check_barrier(&self, id: u32) -> Result<(), Box<Faulted>> {
-        let all = self.common.barriers[id as usize].threads.is_none();
         for warp in &self.warps {
             let mut first: Option<u32> = None;
             for fragment in &warp.fragments {
@@ -186,16 +185,7 @@ impl Block {
                 first = Some(fragment.pc);
             }
         }
-        let Some(exited) = self.warps.iter().find(|warp| warp.live != warp.lanes).filter(|_| all)
-        else {
-            return Ok(());
-        };
-        let lane = (exited.lanes & !exited.live).trailing_zeros();
-        let kind = FaultKind::DivergentBarrier(format!(
-            "thread {} of the block exited before barrier {id}, at which others wait",
-            exited.number * 32 + lane
-        ));
-        Err(Box::new(self.waiting(kind)))
+        Ok(())
     }
 
     /// Makes a fault at the first waiting fragment.

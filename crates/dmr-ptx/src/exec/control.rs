@@ -56,12 +56,30 @@ impl Core<'_> {
                 Ok(Flow::Choose)
             }
             _ => {
+                if matches!(op, Op::Return) && !parted {
+                    self.check_left_out(warp, fragment)?;
+                }
                 warp.live &= !fragment.mask;
                 warp.undefined.clear(0, fragment.mask);
                 fragment.mask = 0;
                 Ok(Flow::Choose)
             }
         }
+    }
+
+    /// Refuses the end of lanes that went past a barrier at which others of their warp wait. An [`Op::Exit`] is legal
+    /// there: a barrier does not wait for threads that have exited.
+    fn check_left_out(&self, warp: &Warp, fragment: &Fragment) -> Result<(), Box<Stop>> {
+        let waits = |other: &Fragment| match &other.state {
+            State::Barrier { barrier, .. } => barrier.aligned && barrier.threads.is_none(),
+            _ => false,
+        };
+        if !self.checks.divergence || !warp.fragments.iter().any(waits) {
+            return Ok(());
+        }
+        let message = "the thread ends, and others of its warp wait at a barrier that it left out";
+        let lane = fragment.mask.trailing_zeros() as usize % WARP;
+        Err(Stop::new(FaultKind::DivergentBarrier(message.to_owned()), lane))
     }
 
     /// Branches to the label of a table that each lane's index selects.

@@ -144,6 +144,9 @@ impl FunctionLoader<'_, '_> {
         starts.push(self.loader.code.steps.len() as u32);
         self.push(Guard::NONE, Op::Return);
         self.resolve_labels(entry, &starts);
+        if self.function.is_entry {
+            self.exit_at_branches(entry);
+        }
         let is_entry = self.function.is_entry;
         let formal = |variable: &Variable, offset: u64| {
             let bytes = variable.bytes().unwrap_or(0);
@@ -195,6 +198,20 @@ impl FunctionLoader<'_, '_> {
             (call.registers, call.frame_bytes) = (self.register_count.max(1), self.frame_bytes);
         }
         self.loader.uses[self.index as usize] = std::mem::take(&mut self.uses);
+    }
+
+    /// Makes branches to the end of a kernel lead to an exit, as the compiler of a GPU does: their threads exit early.
+    fn exit_at_branches(&mut self, entry: usize) {
+        let exit = self.loader.code.steps.len() as u32;
+        self.push(Guard::NONE, Op::Exit);
+        let steps = &mut self.loader.code.steps;
+        for index in entry..steps.len() {
+            let Op::Branch { target } = steps[index].op else { continue };
+            let end = &steps[target as usize];
+            if end.guard == Guard::NONE && matches!(end.op, Op::Return) {
+                steps[index].op = Op::Branch { target: exit };
+            }
+        }
     }
 
     /// Replaces the indices of instructions in branches by those of steps.
