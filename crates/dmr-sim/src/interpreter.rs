@@ -139,9 +139,7 @@ impl GlobalMemory for Global<'_, '_> {
         access: &Access,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), AccessError> {
-        let mut value = [0; 16];
-        let value = &mut value[..access.bytes.min(16) as usize];
-        self.access(access, |memory, at, _| memory.update(at, value, &mut *change))
+        self.access(access, |memory, at, range| memory.change(at, range.len(), change))
     }
 
     fn undefine(&mut self, access: &Access) {

@@ -317,17 +317,34 @@ impl<'a> KernelMemory<'a> {
     /// Reads the bytes at `ptr` into `value`, lets `change` change them, and writes them back, as one atomic
     /// operation. `value` has the old bytes afterwards. Returns as [`try_read`](Self::try_read) does.
     pub fn update(&mut self, ptr: u64, value: &mut [u8], change: impl FnOnce(&mut [u8])) -> bool {
-        let (bytes, mut change) = (value.len() as u64, Some(change));
-        let may_read = self.permits(ptr, bytes, Touch::AtomicRead);
-        if !self.permits(ptr, bytes, Touch::AtomicWrite) || !may_read {
-            return false;
-        }
-        self.memory.update(ptr, value.len(), &mut |bytes| {
+        let mut change = Some(change);
+        self.change(ptr, value.len(), &mut |bytes| {
             value.copy_from_slice(bytes);
             if let Some(change) = change.take() {
                 change(bytes);
             }
-        });
+        })
+    }
+
+    /// Lets `change` change `len` bytes at `ptr`, as one atomic operation. Returns as [`try_read`](Self::try_read) does.
+    pub(crate) fn change(
+        &mut self,
+        ptr: u64,
+        len: usize,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> bool {
+        let bytes = len as u64;
+        let has_changed = match &mut self.access {
+            Permitted::Recorded(recorder) => recorder.has_changed(ptr, bytes),
+            Permitted::Declared { .. } => false,
+        };
+        if !has_changed {
+            let may_read = self.permits(ptr, bytes, Touch::AtomicRead);
+            if !self.permits(ptr, bytes, Touch::AtomicWrite) || !may_read {
+                return false;
+            }
+        }
+        self.memory.update(ptr, len, change);
         true
     }
 

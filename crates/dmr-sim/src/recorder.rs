@@ -49,6 +49,15 @@ impl<'a> Recorder<'a> {
         happens
     }
 
+    /// Returns whether the launch has changed these bytes by atomic operations before, and still can: then another
+    /// one adds nothing to the recording.
+    pub(crate) fn has_changed(&mut self, ptr: u64, len: u64) -> bool {
+        self.fault.is_none()
+            && self.recording.has_changed(ptr, ptr.saturating_add(len))
+            && self.reaches(ptr, len, false)
+            && self.reaches(ptr, len, true)
+    }
+
     fn reaches(&mut self, ptr: u64, len: u64, writes: bool) -> bool {
         let Some(end) = ptr.checked_add(len) else { return false };
         if len == 0 {

@@ -147,6 +147,15 @@ impl Recording {
         self.undefined.insert(from, to);
     }
 
+    /// Returns whether all bytes from `from` to `to`, in one chunk, were changed by atomic operations.
+    pub(crate) fn has_changed(&self, from: u64, to: u64) -> bool {
+        let mut chunks = Chunk::of(from, to);
+        match (chunks.next(), chunks.next()) {
+            (Some(only), None) => self.set(Touch::AtomicWrite).within(only) == only.mask,
+            _ => false,
+        }
+    }
+
     /// Records a read, without the bytes that the launch has written itself with a defined value.
     fn read(&mut self, kind: Touch, chunk: Chunk) -> bool {
         let own = self.set(Touch::Write).within(chunk);

@@ -37,6 +37,26 @@ fn atomic_operations_of_two_launches_do_not_race_and_plain_accesses_do() {
 }
 
 #[test]
+fn an_atomic_operation_on_more_bytes_than_the_one_before_is_recorded_whole() {
+    let program = |waits: bool| {
+        findings(|m| {
+            let kernel = recorded(&m.universe, "wider", |args, memory| {
+                memory.update(args.u64(0), &mut [0; 4], |word| word[0] += 1);
+                memory.update(args.u64(0), &mut [0; 8], |words| words[4] += 1);
+            });
+            launch(kernel, &[m.block, 0], m.a).unwrap();
+            if waits {
+                order(m.a, m.b);
+            }
+            let target = malloc(4).unwrap();
+            copy(target, m.block + 4, 4, m.b).unwrap();
+        })
+    };
+    assert_eq!(program(true), []);
+    assert_eq!(program(false), [ReportKind::ReadAfterWrite]);
+}
+
+#[test]
 fn declared_atomic_operations_are_checked_as_recorded_ones() {
     let program = |plain: bool| {
         findings(|m| {

@@ -82,9 +82,7 @@ impl Core<'_> {
             rest &= !same;
             let (mut first_differs, mut differs) = (false, false);
             let mut change = |bytes: &mut [u8]| {
-                let mut all = [0; 8];
-                all[..element].copy_from_slice(bytes);
-                let mut value = u64::from_le_bytes(all);
+                let mut value = number(bytes);
                 for lane in lanes_of(same) {
                     olds[lane] = value;
                     let (operand, swap) = (operands[lane], swaps[lane]);
@@ -92,7 +90,7 @@ impl Core<'_> {
                     differs |= value != olds[lane];
                     first_differs |= lane == first && differs;
                 }
-                bytes.copy_from_slice(&value.to_le_bytes()[..element]);
+                set_number(bytes, value);
             };
             let reach = Reach { mask: same, uniform: same.count_ones() > 1, ..*reach };
             let run = Run { address: addresses[first], first, count: 1 };
@@ -181,12 +179,10 @@ impl Core<'_> {
                 return;
             }
             for (index, part) in all.chunks_exact_mut(element).enumerate().take(8) {
-                let mut bytes = [0; 8];
-                bytes[..element].copy_from_slice(part);
-                let old = u64::from_le_bytes(bytes);
+                let old = number(part);
                 let bits = 8 * element as u32;
                 let new = atomic.change.apply(old, operands[index], swaps[0], bits, is_global);
-                part.copy_from_slice(&new.to_le_bytes()[..element]);
+                set_number(part, new);
                 olds[index] = old;
                 differs |= old != new;
             }
@@ -329,5 +325,26 @@ impl Core<'_> {
         }
         (self.pieces, self.buffer) = (pieces, bytes);
         Ok(())
+    }
+}
+
+/// Returns the number of 8 bytes or fewer.
+#[inline]
+fn number(bytes: &[u8]) -> u64 {
+    if let Ok(word) = <[u8; 4]>::try_from(bytes) {
+        return u64::from(u32::from_le_bytes(word));
+    }
+    let mut all = [0; 8];
+    all[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(all)
+}
+
+/// Overwrites 8 bytes or fewer by the lowest ones of a number.
+#[inline]
+fn set_number(bytes: &mut [u8], value: u64) {
+    let all = value.to_le_bytes();
+    match <&mut [u8; 4]>::try_from(&mut *bytes) {
+        Ok(word) => word.copy_from_slice(&all[..4]),
+        Err(_) => bytes.copy_from_slice(&all[..bytes.len()]),
     }
 }
