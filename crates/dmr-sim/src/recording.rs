@@ -151,7 +151,9 @@ impl Recording {
     pub(crate) fn has_changed(&self, from: u64, to: u64) -> bool {
         let mut chunks = Chunk::of(from, to);
         match (chunks.next(), chunks.next()) {
-            (Some(only), None) => self.set(Touch::AtomicWrite).within(only) == only.mask,
+            (Some(only), None) => {
+                self.undefined.is_empty() && self.set(Touch::AtomicWrite).within(only) == only.mask
+            }
             _ => false,
         }
     }
