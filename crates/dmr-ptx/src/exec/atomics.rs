@@ -82,7 +82,7 @@ impl Core<'_> {
             rest &= !same;
             let (mut first_differs, mut differs) = (false, false);
             let mut change = |bytes: &mut [u8]| {
-                let mut value = number(bytes);
+                let mut value = value_of(bytes);
                 for lane in lanes_of(same) {
                     olds[lane] = value;
                     let (operand, swap) = (operands[lane], swaps[lane]);
@@ -90,7 +90,7 @@ impl Core<'_> {
                     differs |= value != olds[lane];
                     first_differs |= lane == first && differs;
                 }
-                set_number(bytes, value);
+                set_value(bytes, value);
             };
             let reach = Reach { mask: same, uniform: same.count_ones() > 1, ..*reach };
             let run = Run { address: addresses[first], first, count: 1 };
@@ -179,10 +179,10 @@ impl Core<'_> {
                 return;
             }
             for (index, part) in all.chunks_exact_mut(element).enumerate().take(8) {
-                let old = number(part);
+                let old = value_of(part);
                 let bits = 8 * element as u32;
                 let new = atomic.change.apply(old, operands[index], swaps[0], bits, is_global);
-                set_number(part, new);
+                set_value(part, new);
                 olds[index] = old;
                 differs |= old != new;
             }
@@ -314,7 +314,12 @@ impl Core<'_> {
             if origin.is_some() || !warp.undefined.is_empty() {
                 undefined.resize(bytes.len(), 0);
                 out.fill([0; WARP]);
-                transfer.unpack(&undefined, executing, &mut self.work, &mut out);
+                transfer.unpack(
+                    &undefined,
+                    executing,
+                    &mut self.work,
+                    &mut out[..step.results.len()],
+                );
                 let origins = [origin.unwrap_or(Origin::NONE); WARP];
                 for (&result, &bits) in step.results.iter().zip(&out) {
                     let index = number(base, result);
@@ -330,7 +335,7 @@ impl Core<'_> {
 
 /// Returns the number of 8 bytes or fewer.
 #[inline]
-fn number(bytes: &[u8]) -> u64 {
+fn value_of(bytes: &[u8]) -> u64 {
     if let Ok(word) = <[u8; 4]>::try_from(bytes) {
         return u64::from(u32::from_le_bytes(word));
     }
@@ -341,7 +346,7 @@ fn number(bytes: &[u8]) -> u64 {
 
 /// Overwrites 8 bytes or fewer by the lowest ones of a number.
 #[inline]
-fn set_number(bytes: &mut [u8], value: u64) {
+fn set_value(bytes: &mut [u8], value: u64) {
     let all = value.to_le_bytes();
     match <&mut [u8; 4]>::try_from(&mut *bytes) {
         Ok(word) => word.copy_from_slice(&all[..4]),
