@@ -112,7 +112,7 @@ pub(crate) struct Device {
     pub(crate) current_pool: u32,
     /// The primary context, while it is active.
     pub(crate) primary: Option<u32>,
-    /// How often the program has retained the primary context.
+    /// The number of times that the program has retained the primary context, without those released.
     pub(crate) retained: u32,
     /// The part of `used` that graphs have.
     pub(crate) graphs: GraphUsage,
