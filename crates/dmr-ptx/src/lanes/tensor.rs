@@ -3,7 +3,7 @@
 //! A step adds a number and products: each term is cut off towards zero below the unit, 2^-[`KEPT`] of the largest term;
 //! the sum of these is exact, and rounded once. Here a sum begins at 1.5 * 2^52 units in `f64`, where each addition rounds
 //! to the nearest unit. A term made smaller by almost half a unit is so cut off. All in plain loops over eight columns,
-//! which the compiler turns into vector instructions.
+//! which the compiler turns into vector instructions. Infinities and NaN stay what they are in this arithmetic.
 
 use super::element::{Element, nearest_half};
 
@@ -13,20 +13,12 @@ const KEPT: f32 = 25.0;
 const ALMOST_HALF: f64 = 0.5 - 1.0 / (1 << 26) as f64;
 /// The exponent of zeros: with it, that of a product is below that of any other.
 const ZERO: f32 = -2048.0;
-/// The exponent of infinities and NaN: with it, that of a product is above that of any other.
-const SPECIAL: f32 = 8192.0;
 /// The least exponent of an `f32`.
 const LEAST: f32 = -126.0;
 
 /// Returns the exponent of a value. A subnormal has the least one of its type, with zeros above its significand.
 #[inline(always)]
 fn exponent(value: f32, least: f32) -> f32 {
-    let exponent = finite_exponent(value, least);
-    if value.is_finite() { exponent } else { SPECIAL }
-}
-
-#[inline(always)]
-fn finite_exponent(value: f32, least: f32) -> f32 {
     let field = (value.to_bits() >> 23 & 0xff) as i32 as f32 - 127.0;
     let exponent = if field > least { field } else { least };
     if value == 0.0 { ZERO } else { exponent }
@@ -97,15 +89,12 @@ impl Elements {
         for (value, &bits) in self.values.iter_mut().zip(bits) {
             *value = format.finite(bits);
         }
-        for (exponent, &value) in self.exponents.iter_mut().zip(&self.values) {
-            *exponent = finite_exponent(value, least);
+        for (to, &value) in self.exponents.iter_mut().zip(&self.values) {
+            *to = exponent(value, least);
         }
         if bits.iter().fold(false, |any, &bits| any | format.is_special(bits)) {
-            let elements = self.values.iter_mut().zip(&mut self.exponents);
-            for ((value, exponent), &bits) in elements.zip(bits) {
-                if format.is_special(bits) {
-                    (*value, *exponent) = (format.value(bits), SPECIAL);
-                }
+            for (value, &bits) in self.values.iter_mut().zip(bits) {
+                *value = format.value(bits);
             }
         }
     }
@@ -221,8 +210,8 @@ impl<'a> Factors<'a> {
         let Sums { values, tops, exact } = sums;
         tops.clear();
         tops.extend(values.iter().map(|&c| {
-            let exponent = exponent(c, LEAST);
-            if exponent > 2.0 * LEAST { exponent } else { 2.0 * LEAST }
+            let top = exponent(c, LEAST);
+            if top > 2.0 * LEAST { top } else { 2.0 * LEAST }
         }));
         exact.resize(values.len(), 0.0);
         let (c, _) = values.as_chunks::<8>();
@@ -241,14 +230,13 @@ impl<'a> Factors<'a> {
             }
         }
         let tops = tops.as_flattened();
-        // What is NaN, infinite or a zero is added in any order.
-        let is_special = |top: f32, c: f32| {
-            (top >= SPECIAL + ZERO) | ((top == 2.0 * LEAST) & (c.to_bits() == (-0.0_f32).to_bits()))
-        };
-        let specials = tops.iter().zip(values.iter()).map(|(&top, &c)| is_special(top, c));
-        if specials.fold(false, |any, special| any | special) {
-            for (index, value) in values.iter_mut().enumerate() {
-                if is_special(tops[index], *value) {
+        // A sum of zeros is negative if all of them are.
+        let is_zero =
+            |top: f32, c: f32| (top == 2.0 * LEAST) & (c.to_bits() == (-0.0_f32).to_bits());
+        let zeros = tops.iter().zip(values.iter()).map(|(&top, &c)| is_zero(top, c));
+        if zeros.fold(false, |any, zero| any | zero) {
+            for (index, value) in values.iter().enumerate() {
+                if is_zero(tops[index], *value) {
                     let factors = self.around(index, from, depth);
                     let terms = (0..depth).map(|k| factors.of(k, index % 8).map(f64::from));
                     exact[index] = terms.fold(f64::from(*value), |sum, [a, b]| sum + a * b);

@@ -174,7 +174,7 @@ impl Form {
         let [d_kind, a_kind, b_kind, c_kind] = self.kinds;
         let mut a = matrix(m, depth, a_kind, random);
         let mut b = matrix(depth, n, b_kind, random);
-        let c = matrix(m, n, c_kind, random);
+        let mut c = matrix(m, n, c_kind, random);
         if random.next().is_multiple_of(4) {
             // Products that cancel each other, or almost do.
             for at in (1..a.len()).step_by(2) {
@@ -184,9 +184,17 @@ impl Form {
                 b.copy_within((k - 1) * n..k * n, k * n);
             }
         }
-        if random.next().is_multiple_of(16) {
-            let at = random.next() as usize % a.len();
-            a[at] = a_kind.random(0, random) | a_kind.sign() - (1 << a_kind.mantissa);
+        for (matrix, kind) in [(&mut a, a_kind), (&mut b, b_kind), (&mut c, c_kind)] {
+            if random.next().is_multiple_of(16) {
+                // An infinity or NaN, and another one.
+                for _ in 0..2 {
+                    let at = random.next() as usize % matrix.len();
+                    let nan =
+                        if random.next().is_multiple_of(4) { kind.random(0, random) } else { 0 };
+                    let sign = kind.sign() & random.next() as u32;
+                    matrix[at] = nan | sign | (kind.sign() - (1 << kind.mantissa));
+                }
+            }
         }
         let mut sources = spread(&a, depth, a_kind, self.shape.a);
         sources.extend(spread(&b, n, b_kind, self.shape.b));
