@@ -168,6 +168,13 @@ impl Graphs {
         self.all().find_map(|graph| graph.nodes.get_mut(&node)).ok_or(ERROR_INVALID_VALUE)
     }
 
+    /// Returns the nodes that come after a node.
+    pub(crate) fn nodes_after(&mut self, node: u32) -> Vec<u32> {
+        let graph = self.all().find(|graph| graph.nodes.contains_key(&node));
+        let nodes = graph.into_iter().flat_map(|graph| graph.nodes.iter());
+        nodes.filter(|(_, other)| other.after.contains(&node)).map(|(id, _)| *id).collect()
+    }
+
     /// Removes a node with its edges. One of a capture in progress stays (as observed on an H200).
     pub(crate) fn remove_node(&mut self, node: u32) -> Outcome {
         if self.captures.values().any(|captured| captured.graph.nodes.contains_key(&node)) {

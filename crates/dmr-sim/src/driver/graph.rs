@@ -217,7 +217,7 @@ unsafe extern "C" fn cuGraphGetRootNodes(
 /// # Safety
 ///
 /// `count` is null or writable, and `to` is null or has room for as many handles as `count` says.
-unsafe fn put_nodes(
+pub(super) unsafe fn put_nodes(
     session: &Session<'_>,
     to: *mut Handle,
     count: *mut usize,

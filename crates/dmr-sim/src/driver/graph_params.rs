@@ -10,6 +10,7 @@ use super::launch::{KernelParams, LaunchAttributes};
 use super::memset::Area;
 use crate::abi::*;
 use crate::graph::NodeWork;
+use crate::graph_memory::GraphMemory;
 use crate::operation::{HostCall, HostPtr};
 use crate::session::{Scope, Session, driver_call};
 
@@ -50,6 +51,12 @@ pub(super) struct MemsetParams {
 pub(super) struct HostParams {
     function: Option<unsafe extern "C" fn(*mut c_void)>,
     data: *mut c_void,
+}
+
+impl HostParams {
+    pub(super) fn of(call: &HostCall) -> Self {
+        Self { function: Some(call.function), data: call.data.0 }
+    }
 }
 
 /// Returns the work of a memset.
@@ -127,6 +134,26 @@ pub(super) struct AllocParams {
     at: CUdeviceptr,
 }
 
+/// `CU_MEM_ALLOCATION_TYPE_PINNED` and `CU_MEM_LOCATION_TYPE_DEVICE`.
+const PINNED: c_int = 1;
+const DEVICE: c_int = 1;
+
+impl AllocParams {
+    pub(super) fn of(memory: &GraphMemory, ordinal: usize) -> Self {
+        Self {
+            allocation_type: PINNED,
+            handle_types: 0,
+            location_type: DEVICE,
+            location: ordinal as c_int,
+            _rest: [0; 9],
+            _rights: std::ptr::null(),
+            right_count: 0,
+            bytes: memory.bytes as usize,
+            at: memory.at,
+        }
+    }
+}
+
 /// Takes addresses for the memory of a node, and returns the work of an allocation there.
 ///
 /// # Safety
@@ -136,8 +163,6 @@ pub(super) unsafe fn alloc_node(
     params: *mut AllocParams,
     session: &mut Session<'_>,
 ) -> Outcome<NodeWork> {
-    const PINNED: c_int = 1;
-    const DEVICE: c_int = 1;
     if params.is_null() {
         return Err(ERROR_INVALID_VALUE);
     }

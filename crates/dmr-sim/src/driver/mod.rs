@@ -19,6 +19,7 @@ mod function;
 mod graph;
 mod graph_attributes;
 mod graph_exec;
+mod graph_getters;
 mod graph_memory;
 mod graph_nodes;
 mod graph_params;
@@ -80,6 +81,7 @@ pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
         capture::SYMBOLS,
         graph::SYMBOLS,
         graph_exec::SYMBOLS,
+        graph_getters::SYMBOLS,
         graph_nodes::SYMBOLS,
         graph_params::SYMBOLS,
         graph_attributes::SYMBOLS,
