@@ -138,9 +138,9 @@ impl Right {
         for (values, (sizes, signs)) in
             values.iter().zip(self.sizes.iter_mut().zip(&mut self.signs))
         {
-            for column in 0..8 {
-                let sign = sign_of(values[column]);
-                sizes.0[column] = f64::from(values[column].abs());
+            for (column, &value) in values.iter().enumerate() {
+                let sign = sign_of(value);
+                sizes.0[column] = f64::from(value.abs());
                 signs[0].0[column] = sign;
                 signs[1].0[column] = sign ^ 1 << 63;
             }

@@ -51,7 +51,7 @@ impl Kind {
     /// Returns the bits of a random element, of a style.
     fn random(self, style: u64, random: &mut Random) -> u32 {
         let largest = (1 << self.exponent) - 2;
-        let bits = random.next() as u32 & (self.sign() | self.sign() - 1);
+        let bits = random.next() as u32 & (2 * (self.sign() - 1) + 1);
         let bias = largest / 2;
         let field = |low: u32, high: u32| {
             let field = low + bits.rotate_left(7) % (high - low + 1);
@@ -62,7 +62,7 @@ impl Kind {
             1 => field(bias - 3, bias + 3),
             2 => field(0, 2),
             3 => field(largest - 3, largest),
-            4 if bits.count_ones() % 2 == 0 => bits & self.sign(),
+            4 if bits.count_ones().is_multiple_of(2) => bits & self.sign(),
             4 => field(bias - 6, bias + 2),
             _ => field(0, largest),
         }
@@ -162,7 +162,8 @@ fn spread(elements: &[u32], columns: usize, kind: Kind, formula: Formula) -> Vec
             let (row, column) = formula(lane, i);
             // The lower bits of tf32 are ignored.
             let bits = elements[row * columns + column] << if kind == TF32 { 13 } else { 0 };
-            registers[i * each / 32][lane] |= u64::from(bits) << (i * each % 32);
+            let register: &mut Lanes = &mut registers[i * each / 32];
+            register[lane] |= u64::from(bits) << (i * each % 32);
         }
     }
     registers
@@ -224,7 +225,8 @@ impl Form {
                     round(step(c, &all, least))
                 };
                 let at = i * d_kind.width;
-                let found = out[at / 32][lane] >> (at % 32) & (u64::MAX >> (64 - d_kind.width));
+                let register: &Lanes = &out[at / 32];
+                let found = register[lane] >> (at % 32) & (u64::MAX >> (64 - d_kind.width));
                 let expected = bits(sum, d_kind);
                 assert_eq!(found, expected, "{}: c {c:e}, {all:?}", self.name);
             }
