@@ -96,7 +96,10 @@ impl Core<'_> {
             let run = Run { address: addresses[first], first, count: 1 };
             self.change(common, warp, (&reach, run), element, &mut change)?;
             if !first_differs && first == place.0.first_lane() {
-                self.note_read(run.address + window(reach.space), &olds[first].to_le_bytes());
+                self.note_read(
+                    run.address.wrapping_add(window(reach.space)),
+                    &olds[first].to_le_bytes(),
+                );
             }
             if differs {
                 (self.polls, self.changed) = (0, true);
@@ -146,7 +149,7 @@ impl Core<'_> {
                 ));
             }
         }
-        let generic = run.address + window(reach.space);
+        let generic = run.address.wrapping_add(window(reach.space));
         common.order.observe(warp.number as usize, generic);
         common.order.publish(warp.number as usize, generic);
         Ok(())
@@ -192,7 +195,7 @@ impl Core<'_> {
         if differs {
             (self.polls, self.changed) = (0, true);
         } else if lane == reach.first_lane() {
-            let generic = run.address + window(reach.space);
+            let generic = run.address.wrapping_add(window(reach.space));
             self.note_read(generic, &pair(&olds).to_le_bytes());
         }
         let registers = if wide { 2 } else { usize::from(atomic.count) };

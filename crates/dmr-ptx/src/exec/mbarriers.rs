@@ -114,7 +114,7 @@ impl Core<'_> {
         bits.copy_from_slice(&common.shared[range.clone()]);
         let outcome = instruction.apply(u64::from_le_bytes(bits), operand);
         let outcome = outcome.map_err(|defect| stop(&defect, run.first))?;
-        let generic = run.address + window(SpaceName::Shared);
+        let generic = run.address.wrapping_add(window(SpaceName::Shared));
         if reads {
             if outcome.result != 0 {
                 common.order.observe(warp.number as usize, generic);
@@ -185,7 +185,7 @@ impl Core<'_> {
         }
         self.touch_shared(common, warp, &reach, run, (Touching::StrongWrite, &[]))?;
         self.fence(common, warp, Scope::Cta);
-        common.order.publish(warp.number as usize, address + window(SpaceName::Shared));
+        common.order.publish(warp.number as usize, address.wrapping_add(window(SpaceName::Shared)));
         let mut bits = [0; BYTES as usize];
         bits.copy_from_slice(&common.shared[range.clone()]);
         let object = complete_bytes(u64::from_le_bytes(bits), bytes)

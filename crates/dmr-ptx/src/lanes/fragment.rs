@@ -23,8 +23,9 @@ pub(crate) enum Layout {
     /// Matrix B of `mma`: a column by four lanes.
     Right,
     /// Matrices C and D of `mma` and `wmma`: a row by four lanes, two columns each; the rows from 8 on in the next
-    /// elements, then the columns from 8 on. Kernels rely on it, although `wmma` has no layout in the ISA: they convert
-    /// sums element by element.
+    /// elements, then the columns from 8 on. With more columns than rows (`m8n32`) the same of the transposed matrix.
+    /// Kernels rely on it, although `wmma` has no layout in the ISA: they convert sums element by element. Measured on an
+    /// H200.
     Sum,
     /// Matrix A of `mma.m8n8k4` with halves: four matrices, each by two groups of four lanes.
     QuadLeft { by_columns: bool },
@@ -84,6 +85,9 @@ impl Fragment {
                 4 * per_register * (register / 2) + quarter * per_register + index,
             ),
             Layout::Right => (4 * per_register * register + quarter * per_register + index, group),
+            Layout::Sum if self.columns > self.rows => {
+                (2 * quarter + element % 2, group + 8 * (element / 2))
+            }
             Layout::Sum => {
                 let row = group + 8 * (element / 2);
                 (row % self.rows, 2 * quarter + element % 2 + 8 * (row / self.rows))

@@ -300,15 +300,25 @@ fn without_a_stride_the_rows_of_a_matrix_follow_each_other() {
 }
 
 #[test]
-fn a_lane_has_the_same_elements_of_a_sum_in_f16_as_in_f32() {
-    for shape in ["m16n16k16", "m32n8k16", "m8n32k16"] {
+fn a_lane_has_the_elements_of_a_sum_that_it_has_on_an_h200() {
+    for (shape, of_lane_1) in [
+        ("m16n16k16", [2, 3, 130, 131, 10, 11, 138, 139]),
+        ("m32n8k16", [2, 3, 66, 67, 130, 131, 194, 195]),
+        ("m8n32k16", [64, 96, 72, 104, 80, 112, 88, 120]),
+    ] {
         let load_c = |kind: Kind| {
             let bytes = (0..256).flat_map(|n| (kind.2)(n).to_le_bytes()[..kind.1 / 8].to_vec());
             let name = format!("wmma.load.c.sync.aligned.row.{shape}.global.{}", kind.0);
             load(&name, &bytes.collect::<Vec<_>>(), &[0; 32], None)
         };
         let half = |bits: u64| (HALF_SUM.2)(f32::from_bits(bits as u32) as i64);
-        for (pair, halves) in load_c(F32).chunks_exact(2).zip(load_c(HALF_SUM)) {
+        let singles = load_c(F32);
+        assert_eq!(
+            singles.iter().map(|lanes| lanes[1]).collect::<Vec<_>>(),
+            of_lane_1.map(F32.2),
+            "{shape}"
+        );
+        for (pair, halves) in singles.chunks_exact(2).zip(load_c(HALF_SUM)) {
             for lane in 0..32 {
                 assert_eq!(
                     half(pair[0][lane]) | half(pair[1][lane]) << 16,
