@@ -220,6 +220,20 @@ fn a_barrier_does_not_wait_for_threads_that_have_exited() {
 }
 
 #[test]
+fn a_thread_may_end_before_a_barrier_wherever_its_instructions_stand() {
+    for (early, behind) in [
+        ("@!%p1 bra early;", "early: st.global.u32 [%rd1], 7; ret;"),
+        ("@%p1 bra go; st.global.u32 [%rd1], 7; ret; go:", ""),
+    ] {
+        let body = format!(
+            "st.shared.u32 [%r2], %r1; setp.lt.u32 %p1, %r1, 4; {early} bar.sync 0;
+            ld.shared.u32 %r6, [%r2+240]; st.global.u32 [%rd1], %r6; ret; {behind}"
+        );
+        assert_eq!(runs_clean(&body, 64)[..6], [60, 61, 62, 63, 7, 7], "{early}");
+    }
+}
+
+#[test]
 fn named_barriers_let_a_part_of_a_block_meet() {
     let body = "setp.lt.u32 %p1, %r1, 64; @%p1 bra consumer;
         sub.u32 %r5, %r2, 256; st.shared.u32 [%r5], %r1; bar.arrive 3, 128; bra end;

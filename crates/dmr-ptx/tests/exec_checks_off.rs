@@ -230,3 +230,17 @@ fn every_check_is_switched_off_alone() {
 
 /// A use of a byte of shared memory that no thread has written.
 const UNINITIALISED: &str = "ld.shared.u32 %r5, [%r2]; setp.eq.u32 %p1, %r5, 0; @%p1 bra end; end:";
+
+#[test]
+fn reads_of_unwritten_memory_into_no_register_or_beyond_the_end_take_nothing_else() {
+    // A matrix of which half the rows are beyond shared memory, and a destination that is no register.
+    let rows = "mad.lo.u32 %r4, %r1, 16, %r3; add.u32 %r4, %r4, 192;
+        ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r9}, [%r4]; ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r9, _}, [%r3];";
+    run(rows, 32, |checks| checks.out_of_bounds = false).unwrap();
+    let copy =
+        "mov.u64 %rd1, -16; cp.async.ca.shared.global [%rd1], [%rd0], 16; cp.async.wait_all;";
+    run(copy, 1, |checks| checks.out_of_bounds = false).unwrap();
+    let sizes = "setp.lt.u32 %p1, %r1, 32; @%p1 bar.sync 1, 64; @!%p1 bar.sync 1, 96;";
+    let ended = run(sizes, 64, |checks| checks.divergence = false);
+    assert!(ended.is_ok(), "{ended:?}");
+}

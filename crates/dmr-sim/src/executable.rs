@@ -91,9 +91,14 @@ impl Machine {
             lane_of.push(lane.unwrap_or(ends.len() - 1));
         }
         let device = self.contexts.get(context as usize).ok_or(ERROR_INVALID_CONTEXT)?.device;
-        let mut lanes = Vec::new();
+        let (mut lanes, known) = (Vec::new(), self.host_clock());
         for _ in &ends {
-            let free = self.graphs.free_lanes.iter().position(|(of, _)| *of == context);
+            // The lane of a graph that is gone would order this one after its work, unless the host has waited for that.
+            let free = self
+                .graphs
+                .free_lanes
+                .iter()
+                .position(|&(of, lane)| of == context && known.covers(self.last(lane)));
             lanes.push(match free {
                 Some(at) => self.graphs.free_lanes.swap_remove(at).1,
                 None => self.new_stream(context, device, StreamKind::NonBlocking, 0),

@@ -58,6 +58,21 @@ impl Machine {
         tail.dedup();
     }
 
+    /// Ends the captures that began on streams which have been destroyed: no call can end them.
+    pub(crate) fn abandon_captures(&mut self) {
+        let gone: Vec<u32> = self
+            .streams
+            .iter()
+            .filter(|stream| stream.destroyed)
+            .filter_map(|stream| stream.capture.filter(|capture| capture.origin))
+            .map(|capture| capture.id)
+            .collect();
+        for stream in &mut self.streams {
+            stream.capture = stream.capture.filter(|capture| !gone.contains(&capture.id));
+        }
+        gone.iter().for_each(|id| drop(self.graphs.captures.remove(id)));
+    }
+
     /// Ends a capture that began on `stream`: its graph, unless work that another stream has forked does not come before
     /// the end. Nodes that the program has added, or has removed from the dependencies of a stream, need not.
     pub(crate) fn end_capture(&mut self, id: u32, stream: u32) -> Outcome<Graph> {

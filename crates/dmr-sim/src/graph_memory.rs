@@ -5,7 +5,7 @@
 //! freed and its graphs are destroyed, until a trim (as observed on an H200): one that the program calls, or one before a
 //! device is out of memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::abi::*;
@@ -78,7 +78,7 @@ impl Machine {
     /// Gives the bytes back that are reserved and not allocated.
     pub(crate) fn trim_graph_memory(&mut self, device: usize) {
         let device = &mut self.devices[device];
-        device.used -= device.graphs.reserved - device.graphs.allocated;
+        device.used -= device.graphs.reserved.saturating_sub(device.graphs.allocated);
         device.graphs.reserved = device.graphs.allocated;
     }
 
@@ -153,7 +153,7 @@ impl Session<'_> {
         let is_memory = |work: &NodeWork| matches!(work, NodeWork::Allocate(_) | NodeWork::Free(_));
         let works = executable.nodes.iter().map(|(_, node)| &node.work);
         let works: Vec<NodeWork> = works.filter(|work| is_memory(work)).cloned().collect();
-        let mut made = HashMap::new();
+        let (mut made, mut freed) = (HashMap::new(), HashSet::new());
         // The bytes at a node, and the most so far, by device.
         let mut needed = vec![(0_i64, 0_i64); self.devices.len()];
         for work in works {
@@ -168,9 +168,12 @@ impl Session<'_> {
                     *most = *now.max(most);
                 }
                 NodeWork::Free(at) => {
-                    let live = self.present.allocation(at).map(|it| (it.home.device(), it.bytes));
-                    let live =
-                        live.and_then(|(device, bytes)| Some((device?, taken(bytes) as i64)));
+                    let live = self.present.allocation(at).and_then(|it| match it.home {
+                        Home::Graph(device) if freed.insert(at) => {
+                            Some((device, taken(it.bytes) as i64))
+                        }
+                        _ => None,
+                    });
                     if let Some((device, bytes)) = made.remove(&at).or(live) {
                         needed[device].0 -= bytes;
                     }

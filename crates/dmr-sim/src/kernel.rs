@@ -244,7 +244,9 @@ impl<'a> KernelMemory<'a> {
 
     /// Records that bytes which were just written have undefined values.
     pub(crate) fn undefine(&mut self, ptr: u64, bytes: u64) {
-        if let Permitted::Recorded(recorder) = &mut self.access {
+        if let Permitted::Recorded(recorder) = &mut self.access
+            && recorder.reaches(ptr, bytes, true)
+        {
             recorder.recording.undefine(ptr, ptr.saturating_add(bytes));
         }
     }

@@ -144,7 +144,7 @@ impl Session<'_> {
     fn free_variables(&mut self, variables: Vec<Placed>) {
         for variable in variables {
             self.objects.variables.remove(&variable.at);
-            // It is live: only this driver has freed it, or a reset of its device has.
+            // It is live: only this driver frees it.
             let _ = self.free_now(variable.at);
         }
     }

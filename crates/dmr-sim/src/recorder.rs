@@ -58,7 +58,7 @@ impl<'a> Recorder<'a> {
             && self.reaches(ptr, len, true)
     }
 
-    fn reaches(&mut self, ptr: u64, len: u64, writes: bool) -> bool {
+    pub(crate) fn reaches(&mut self, ptr: u64, len: u64, writes: bool) -> bool {
         let Some(end) = ptr.checked_add(len) else { return false };
         if len == 0 {
             return false;

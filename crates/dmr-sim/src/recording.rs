@@ -163,6 +163,7 @@ impl Recording {
         let own = self.set(Touch::Write).within(chunk);
         let left = chunk.mask & !(own & !self.undefined.within(chunk));
         let atomic = self.set(Touch::AtomicWrite).within(Chunk { mask: left, ..chunk });
+        let atomic = atomic & !self.undefined.within(chunk);
         let old = Chunk { mask: left & !atomic, ..chunk };
         let mut is_new = old.mask != 0 && self.set_mut(kind).insert_chunk(old);
         if atomic != 0 && kind == Touch::Read {

@@ -136,6 +136,36 @@ fn sim_a_reset_ends_the_context_until_it_is_retained_again() {
     assert!(universe.finish().is_clean(), "the reset has freed the memory");
 }
 
+#[test]
+fn sim_a_reset_ends_captures_and_gives_back_the_memory_of_pools_and_modules() {
+    const TEXT: &str = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .global .align 16 .b8 table[64];\0";
+    let (universe, gpu) = machine();
+    let free = || {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: as above.
+        unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) }.result().unwrap();
+        free
+    };
+    let (before, stream) = (free(), gpu::stream());
+    let (mut module, mut pooled) = (std::ptr::null_mut(), 0);
+    // SAFETY: as above.
+    unsafe {
+        sys::cuModuleLoadData(&mut module, TEXT.as_ptr().cast()).result().unwrap();
+        sys::cuMemAllocAsync(&mut pooled, 1 << 20, stream).result().unwrap();
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        sys::cuStreamBeginCapture_v2(stream, mode).result().unwrap();
+        assert_eq!(sys::cuDevicePrimaryCtxReset_v2(gpu.device), CUDA_SUCCESS);
+    }
+    let _again = Gpu::new(&universe);
+    assert_eq!(free(), before);
+    let block = malloc(64).unwrap();
+    // The module has no memory any more: its unload frees no block of the program.
+    // SAFETY: as above.
+    unsafe { sys::cuModuleUnload(module) }.result().unwrap();
+    gpu::free(block).unwrap();
+    assert!(universe.finish().is_clean());
+}
+
 /// The codes of an H200.
 #[test]
 fn sim_a_reset_ends_a_fault_of_the_device() {

@@ -219,6 +219,27 @@ fn sim_launches_of_one_executable_graph_come_after_each_other() {
 }
 
 #[test]
+fn sim_a_graph_that_follows_a_destroyed_one_is_not_ordered_after_its_work() {
+    let (universe, _gpu) = machine();
+    let (a, b, block) = (gpu::stream(), gpu::stream(), malloc(64).unwrap());
+    let launched_on = |stream, byte| {
+        let one = graph();
+        fill_node(one, &[], block, byte, 64);
+        let executable = instantiate(one).unwrap();
+        run(executable, stream);
+        // SAFETY: as above.
+        assert_eq!(unsafe { sys::cuGraphExecDestroy(executable) }, CUDA_SUCCESS);
+    };
+    launched_on(a, 1);
+    launched_on(b, 2);
+    assert_eq!(kinds(&universe), [ReportKind::WriteAfterWrite]);
+    // The host has waited for the work of both.
+    gpu::sync_context().unwrap();
+    launched_on(a, 3);
+    assert_eq!(kinds(&universe), [ReportKind::WriteAfterWrite]);
+}
+
+#[test]
 fn sim_flags_that_exclude_each_other_are_refused() {
     let (_universe, _gpu) = machine();
     let (graph, mut executable) = (graph(), null_mut());

@@ -17,6 +17,8 @@ pub fn exit_code(child: libc::pid_t) -> Option<i32> {
         if start.elapsed() > Duration::from_secs(60) {
             // SAFETY: as above.
             unsafe { libc::kill(child, libc::SIGKILL) };
+            // SAFETY: as above.
+            unsafe { libc::waitpid(child, &mut status, 0) };
             return None;
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -301,7 +301,8 @@ impl Core<'_> {
             if !self.unwritten.is_empty() {
                 origin.get_or_insert(self.origin(warp, &reach, run, run.first));
                 undefined.resize(range.end, 0);
-                undefined[range].copy_from_slice(&self.unwritten);
+                // Bytes beyond the memory count as written, where that is not checked.
+                undefined[range.start..][..self.unwritten.len()].copy_from_slice(&self.unwritten);
             }
         }
         if !transfer.is_store {
@@ -325,6 +326,9 @@ impl Core<'_> {
                 );
                 let origins = [origin.unwrap_or(Origin::NONE); WARP];
                 for (&result, &bits) in step.results.iter().zip(&out) {
+                    if result == NO_REG {
+                        continue;
+                    }
                     let index = number(base, result);
                     warp.undefined.set(index, executing, &Undefined { bits, origins });
                 }

@@ -91,6 +91,11 @@ impl Common {
         }
     }
 
+    /// Returns the number of threads that a barrier is for at which some have arrived; `None` for all of the block.
+    pub(super) fn waits_for(&self, id: u32) -> Option<Option<u32>> {
+        (self.arrived >> id & 1 != 0).then(|| self.barriers[id as usize].threads)
+    }
+
     /// Counts lanes of a warp that arrive at a barrier, below [`BARRIERS`]; `holds` are those whose predicate is true.
     pub(super) fn arrive(
         &mut self,

@@ -56,7 +56,7 @@ impl Core<'_> {
                 Ok(Flow::Choose)
             }
             _ => {
-                if matches!(op, Op::Return) && !parted {
+                if matches!(op, Op::Return) && !parted && self.checks.divergence {
                     self.check_left_out(warp, fragment)?;
                 }
                 warp.live &= !fragment.mask;
@@ -67,14 +67,17 @@ impl Core<'_> {
         }
     }
 
-    /// Refuses the end of lanes that went past a barrier at which others of their warp wait. An [`Op::Exit`] is legal
-    /// there: a barrier does not wait for threads that have exited.
+    /// Refuses the end of lanes at an instruction behind a barrier at which others of their warp wait. Lanes that ended
+    /// elsewhere have exited early, and a barrier does not wait for these.
     fn check_left_out(&self, warp: &Warp, fragment: &Fragment) -> Result<(), Box<Stop>> {
         let waits = |other: &Fragment| match &other.state {
-            State::Barrier { barrier, .. } => barrier.aligned && barrier.threads.is_none(),
+            State::Barrier { barrier, .. } => {
+                let is_whole = barrier.aligned && barrier.threads.is_none();
+                is_whole && self.code.leads(other.pc, fragment.pc)
+            }
             _ => false,
         };
-        if !self.checks.divergence || !warp.fragments.iter().any(waits) {
+        if !warp.fragments.iter().any(waits) {
             return Ok(());
         }
         let message = "the thread ends, and others of its warp wait at a barrier that it left out";
@@ -319,6 +322,10 @@ impl Core<'_> {
         }
         let threads =
             barrier.threads.map(|value| one(self.value(warp, fragment.base, value))).transpose()?;
+        let threads = match common.waits_for(id) {
+            Some(first) if !self.checks.divergence => first,
+            _ => threads,
+        };
         let holds = predicate_mask(self.value(warp, fragment.base, barrier.predicate));
         common
             .arrive(warp.number, mask, id, threads, holds)

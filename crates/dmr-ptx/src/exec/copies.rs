@@ -293,7 +293,9 @@ impl Core<'_> {
         phase: Option<Phase>,
     ) {
         let Part { address, bytes, is_source } = part;
-        if common.shadow.is_none() || bytes == 0 {
+        let end = address.checked_add(bytes);
+        let is_inside = end.is_some_and(|end| end <= common.shared.len() as u64);
+        if common.shadow.is_none() || bytes == 0 || !is_inside {
             return;
         }
         let (kind, lane) = origin;

@@ -7,6 +7,7 @@ use super::global::AccessKind;
 use super::memory::Reach;
 use super::program::{Actual, Builtin, Call};
 use super::space::{LOCAL, Run, lanes_of, resolve};
+use super::undefined::Undefined;
 use super::warp::{Fragment, Warp};
 
 /// The maximum bytes of a format or a string.
@@ -86,6 +87,8 @@ impl Core<'_> {
             Actual::Value { value: dst, .. } => {
                 if let super::code::Source::Register(dst) = dst.source() {
                     warp.write_uniform(fragment.base, dst, 1 << lane, value);
+                    let index = super::registers::number(fragment.base, dst);
+                    warp.undefined.set(index, 1 << lane, &Undefined::NONE);
                 }
             }
             Actual::Frame { offset, bytes } => {
@@ -108,6 +111,9 @@ impl Core<'_> {
         at: u64,
         into: &mut [u8],
     ) -> Result<(), Box<Stop>> {
+        if into.is_empty() {
+            return Ok(());
+        }
         let (space, address) = resolve(at);
         let bytes = into.len() as u32;
         let reach =

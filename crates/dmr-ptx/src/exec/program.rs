@@ -3,7 +3,7 @@
 use crate::syntax::{LinkError, ParseError};
 use crate::types::Lanes;
 
-use super::code::{Reg, Step, Value, WarpStep};
+use super::code::{NO_REG, Op, Reg, Step, Value, WarpStep};
 use super::fault::{Place, SourceLine, SpaceName};
 use super::space::FUNCTIONS;
 use super::workspace::{self, WORKSPACE};
@@ -256,6 +256,36 @@ impl Code {
             self.functions.get(at.function as usize).map(|function| function.name.clone());
         let source = at.source.and_then(|source| self.sources.get(source as usize).cloned());
         Place { function: function.unwrap_or_default(), line: at.line, source }
+    }
+
+    /// Returns whether a way leads from one instruction to another of the same function, past its calls.
+    pub(super) fn leads(&self, from: u32, to: u32) -> bool {
+        let (mut seen, mut rest) = (vec![false; self.steps.len()], vec![from]);
+        while let Some(pc) = rest.pop() {
+            let Some(step) = self.steps.get(pc as usize) else { continue };
+            if pc == to {
+                return true;
+            }
+            if std::mem::replace(&mut seen[pc as usize], true) {
+                continue;
+            }
+            let goes_on = match step.op {
+                Op::Branch { target } => {
+                    rest.push(target);
+                    false
+                }
+                Op::BranchIndex { table, .. } => {
+                    rest.extend(self.tables.get(table as usize).into_iter().flatten());
+                    false
+                }
+                Op::Return | Op::Exit | Op::Trap => false,
+                _ => true,
+            };
+            if goes_on || step.guard.register != NO_REG {
+                rest.push(pc + 1);
+            }
+        }
+        false
     }
 }
 

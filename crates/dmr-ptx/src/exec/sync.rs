@@ -329,7 +329,13 @@ impl Core<'_> {
                 let thread = warp.number * WARP as u32 + stop.lane as u32;
                 return Err(Box::new(Faulted { kind: stop.kind, thread, pc: self.pc }));
             }
-            index = if still_waits { index + 1 } else { 0 };
+            if still_waits {
+                let last = warp.fragments.len() - 1;
+                warp.fragments.swap(index, last);
+                index += 1;
+            } else {
+                index = 0;
+            }
         }
         Ok(())
     }

@@ -142,7 +142,7 @@ impl Core<'_> {
             }
         }
         for (at, part) in units(map, &mut bytes) {
-            let at = map.swizzle.apply(address + at);
+            let at = map.swizzle.apply(address.wrapping_add(at));
             let (reach, run) = access(SpaceName::Shared, at, part.len(), lane);
             self.write_run(common, warp, &reach, run, part)?;
         }
@@ -161,7 +161,7 @@ impl Core<'_> {
         let ((map, rows), (address, lane)) = (to, from);
         let mut bytes = vec![0; map.box_bytes() as usize];
         for (at, part) in units(map, &mut bytes) {
-            let at = map.swizzle.apply(address + at);
+            let at = map.swizzle.apply(address.wrapping_add(at));
             let (reach, run) = access(SpaceName::Shared, at, part.len(), lane);
             self.read_written(common, warp, &reach, run, part)?;
         }
@@ -208,7 +208,8 @@ impl Core<'_> {
             let mut buffer = [0; RUN_BYTES];
             for at in (0..size).step_by(RUN_BYTES) {
                 let part = &mut buffer[..(size - at).min(RUN_BYTES as u64) as usize];
-                let (reach, run) = access(SpaceName::Shared, address + at, part.len(), lane);
+                let (reach, run) =
+                    access(SpaceName::Shared, address.wrapping_add(at), part.len(), lane);
                 self.read_written(common, warp, &reach, run, part)?;
                 let operation = (copy.change, usize::from(copy.element));
                 self.reduce(common, warp, (to[lane].wrapping_add(at), lane), operation, part)?;

@@ -113,6 +113,9 @@ impl UndefinedRegisters {
         let remains = old.bits != ZERO;
         if !remains {
             *register = None;
+            while matches!(self.registers.last(), Some(None)) {
+                self.registers.pop();
+            }
         }
         self.count = self.count + usize::from(remains) - usize::from(is_there);
     }

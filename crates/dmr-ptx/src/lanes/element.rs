@@ -102,7 +102,7 @@ impl Element {
     }
 }
 
-/// The bits of a floating-point element, and how they are turned into an `f32`.
+/// The bits of a floating-point element, and its conversion to an `f32`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Format {
     /// The position of the sign.

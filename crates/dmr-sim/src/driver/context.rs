@@ -109,6 +109,7 @@ pub(super) fn end(session: &mut Session<'_>, context: u32) {
     for stream in &mut session.streams {
         stream.destroyed |= stream.context == context;
     }
+    session.abandon_captures();
 }
 
 unsafe extern "C" fn cuCtxGetCurrent(context: *mut Handle) -> Code {

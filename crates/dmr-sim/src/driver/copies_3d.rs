@@ -110,7 +110,7 @@ impl Copy3D {
         let all = self.height.checked_mul(self.depth).filter(|rows| *rows <= MOST_ROWS);
         let is_one = |side: &Placement| {
             let rows = side.pitch == self.width || self.height == 1;
-            let planes = side.plane == self.width * self.height || self.depth == 1;
+            let planes = self.depth == 1 || Some(side.plane) == self.width.checked_mul(self.height);
             rows && planes
         };
         if is_one(&to) && is_one(&from) {

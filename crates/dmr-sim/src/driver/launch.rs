@@ -83,7 +83,7 @@ impl LaunchAttributes {
 
     /// Returns the blocks of a cluster; 0 without clusters.
     pub(super) fn cluster_blocks(self) -> u32 {
-        self.cluster.map_or(0, |sizes| sizes.iter().product())
+        self.cluster.map_or(0, |sizes| sizes.iter().fold(1, |all: u32, &n| all.saturating_mul(n)))
     }
 }
 

@@ -169,7 +169,8 @@ unsafe fn put_block_size(
         let function = session.function_of(function)?;
         let largest = session.function_attribute(function, MAX_THREADS_PER_BLOCK)? as u64;
         let (mut best, mut most) = ((0, 0), 0);
-        for &(threads, shared) in sizes.iter().rev().filter(|(threads, _)| *threads <= largest) {
+        for &(threads, shared) in sizes.iter().rev() {
+            let threads = threads.min(largest);
             let blocks = session.active_blocks(function, threads, shared)?;
             if blocks * threads > most {
                 (best, most) = ((threads, shared), blocks * threads);
@@ -236,7 +237,7 @@ unsafe extern "C" fn cuOccupancyMaxActiveClusters(
     };
     driver_call("cuOccupancyMaxActiveClusters", Scope::Context, |session| {
         let function = session.function_of(function)?;
-        let threads = config.block.iter().map(|&n| u64::from(n)).product();
+        let threads = config.block.iter().fold(1, |all: u64, &n| all.saturating_mul(n.into()));
         let blocks = session.blocks_of_device(function, threads, config.shared_bytes.into())?;
         let found = blocks / u64::from(attributes?.cluster_blocks().max(1));
         // SAFETY: the caller's pointer is null or writable.

@@ -159,6 +159,10 @@ per_thread! {
     cuLaunchHostFunc_ptsz = stream::cuLaunchHostFunc(
         stream: Handle, function: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void
     );
+    cuLaunchHostFunc_v2_ptsz = stream::cuLaunchHostFunc_v2(
+        stream: Handle, function: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void,
+        mode: c_uint
+    );
     cuStreamAddCallback_ptsz = stream::cuStreamAddCallback(
         stream: Handle, function: Option<unsafe extern "C" fn(Handle, Code, *mut c_void)>,
         data: *mut c_void, flags: c_uint

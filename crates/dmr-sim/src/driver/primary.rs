@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint};
 use super::context::end;
 use super::{chapter, put, required};
 use crate::abi::*;
+use crate::address;
 use crate::handle::Kind;
 use crate::memory_map::Home;
 use crate::registry;
@@ -123,5 +124,19 @@ fn free_all(session: &mut Session<'_>, device: usize) -> Outcome {
     let allocations = session.present.allocations();
     let blocks: Vec<u64> =
         allocations.filter(|(_, block)| is_freed(block.home)).map(|(at, _)| at).collect();
-    blocks.into_iter().try_for_each(|at| session.free_now(at))
+    blocks.into_iter().try_for_each(|at| session.free_now(at))?;
+    // Modules of the context stay loaded, without their variables.
+    let is_gone = |at: u64| address::device_of(at) == Some(device);
+    session.objects.variables.retain(|&at| !is_gone(at));
+    for module in session.modules.values_mut() {
+        module.variables.retain(|variable| !is_gone(variable.at));
+    }
+    for pool in 0..session.pools.len() {
+        if session.pools[pool].device == device {
+            session.trim(pool, 0);
+        }
+    }
+    session.trim_graph_memory(device);
+    session.release_graph_addresses();
+    Ok(())
 }

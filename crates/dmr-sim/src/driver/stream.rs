@@ -81,6 +81,7 @@ pub(super) extern "C" fn cuStreamDestroy_v2(stream: Handle) -> Code {
         // Pending work still executes.
         let index = session.stream(stream)?;
         session.streams[index as usize].destroyed = true;
+        session.abandon_captures();
         Ok(())
     })
 }
@@ -277,7 +278,7 @@ pub(super) extern "C" fn cuStreamAddCallback(
 }
 
 /// As `cuLaunchHostFunc`. The mode says how the host waits, which has no effect here.
-extern "C" fn cuLaunchHostFunc_v2(
+pub(super) extern "C" fn cuLaunchHostFunc_v2(
     stream: Handle,
     function: Option<unsafe extern "C" fn(*mut c_void)>,
     data: *mut c_void,
