@@ -1,4 +1,4 @@
-//! What the simulated driver returns about the nodes of a graph: their order, and the parameters of some kinds.
+//! The nodes of a graph, as the program reads them: their order, and the parameters of some kinds.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;

@@ -109,7 +109,7 @@ pub(super) struct Format {
     sign: u32,
     /// The distance of the fraction from that of an `f32`.
     shift: u32,
-    /// What the value is multiplied by for its exponent's bias.
+    /// The factor that makes up for the bias of the exponent.
     scale: f32,
     /// The bits that an infinity or NaN has.
     special: u32,

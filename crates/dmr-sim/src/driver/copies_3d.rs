@@ -182,7 +182,7 @@ impl Placement {
     }
 }
 
-/// Which other work a copy is ordered with.
+/// The other work that a copy is ordered with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     /// Its stream's.
