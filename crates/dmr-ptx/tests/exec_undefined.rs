@@ -246,6 +246,38 @@ impl GlobalMemory for Noting {
 }
 
 #[test]
+fn an_element_of_a_product_is_undefined_by_its_row_its_column_and_its_sum_only() {
+    const PRODUCT: &str =
+        "mov.f32 %f0, 0f00000000; mov.b32 %r6, 0; and.b32 %r9, %r1, 3; setp.lt.u32 %p2, %r9, 2;
+        setp.lt.u32 %p3, %r1, 16; selp.b32 %r7, 0, %r5, %p3; mov.b32 %f1, %r5;";
+    const MMA: &str = "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f2, %f3, %f4, %f5}";
+    // Rows from 8 on; columns from 4 on, which lanes 2 and 3 of each four have; the second element of C.
+    for (sources, use_of, is_found) in [
+        ("{%r6, %r5}, {%r6}, {%f0, %f0, %f0, %f0}", "setp.eq.f32 %p1, %f3, %f0; @%p1", false),
+        ("{%r6, %r5}, {%r6}, {%f0, %f0, %f0, %f0}", "setp.eq.f32 %p1, %f4, %f0; @%p1", true),
+        (
+            "{%r6, %r6}, {%r7}, {%f0, %f0, %f0, %f0}",
+            "setp.eq.f32 %p1, %f2, %f0; selp.b32 %r8, 1, 0, %p1; selp.b32 %r8, %r8, 0, %p2; setp.ne.u32 %p1, %r8, 0; @%p1",
+            false,
+        ),
+        ("{%r6, %r6}, {%r7}, {%f0, %f0, %f0, %f0}", "setp.eq.f32 %p1, %f2, %f0; @%p1", true),
+        ("{%r6, %r6}, {%r6}, {%f0, %f1, %f0, %f0}", "setp.eq.f32 %p1, %f2, %f0; @%p1", false),
+        ("{%r6, %r6}, {%r6}, {%f0, %f1, %f0, %f0}", "setp.eq.f32 %p1, %f3, %f0; @%p1", true),
+    ] {
+        let body = format!("{PRODUCT} {MMA}, {sources}; {use_of} bra end; end:");
+        let text = kernel(&body).replace("%f<4>", "%f<8>");
+        let ended = run(&text, 1, 32, &[BASE], &mut Buffer::zeroed(64));
+        match ended {
+            Ok(_) => assert!(!is_found, "{sources} {use_of}"),
+            Err(fault) => assert!(
+                is_found && matches!(fault.kind, FaultKind::Uninitialised { used: "a branch", .. }),
+                "{sources} {use_of}: {fault}"
+            ),
+        }
+    }
+}
+
+#[test]
 fn a_store_of_an_undefined_value_to_global_memory_is_noted_but_for_the_padding_of_a_vector() {
     let program = load(&kernel(
         "st.global.u32 [%rd0], %r1; st.global.u32 [%rd0+8], %r5;

@@ -188,8 +188,8 @@ impl Core<'_> {
             for (index, (&result, value)) in registers.iter().zip(&*results).enumerate() {
                 warp.write(place.base, result, executing & place.mask, value);
                 if let Some(undefined) = undefined.as_ref().filter(|_| result != NO_REG) {
-                    let (number, undefined) =
-                        (number(place.base, result), &undefined[index.min(1)]);
+                    let number = number(place.base, result);
+                    let undefined = &undefined[index.min(undefined.len().saturating_sub(1))];
                     warp.undefined.set(number, executing & place.mask, undefined);
                 }
             }
@@ -247,10 +247,10 @@ impl Core<'_> {
         (step, exchange): (&WarpStep, &Exchange),
         sources: &[&Lanes],
         (members, executing): (Mask, Mask),
-    ) -> Result<Box<[Undefined; 2]>, Box<Stop>> {
+    ) -> Result<Vec<Undefined>, Box<Stop>> {
         let value = |base, source| warp.undefined.get(base, source).clone();
         let all = self.gather(fragment, met, step, value, Undefined::take);
-        self.exchange_undefined(exchange, sources, &all, (members, executing)).map(Box::new)
+        self.exchange_undefined(exchange, sources, &all, (members, executing))
     }
 
     fn results_at(&self, pc: u32) -> &[u32] {

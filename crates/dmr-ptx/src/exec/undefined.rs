@@ -412,24 +412,30 @@ impl Core<'_> {
         }
     }
 
-    /// Returns the undefined bits of the results of an operation between lanes.
+    /// Returns the undefined bits of the results of an operation between lanes, at least of the first two.
     pub(super) fn exchange_undefined(
         &self,
         exchange: &Exchange,
         values: &[&Lanes],
         undefined: &[Undefined],
         (members, executing): (Mask, Mask),
-    ) -> Result<[Undefined; 2], Box<Stop>> {
-        let mut results = [Undefined::NONE, Undefined::NONE];
+    ) -> Result<Vec<Undefined>, Box<Stop>> {
+        let mut results = vec![Undefined::NONE; 2];
         let (Exchange::Shuffle(_), [value, others @ ..]) = (exchange, undefined) else {
-            // The result of each lane depends on the values of all.
             let lanes = undefined.iter().map(|source| (source, source.lanes(executing)));
-            if let Some((source, lanes)) = lanes.clone().find(|(_, lanes)| *lanes != 0) {
-                let origin = source.origins[lanes.trailing_zeros() as usize % WARP];
-                let all = Undefined { bits: [u64::MAX; WARP], origins: [origin; WARP] };
-                results = [all.clone(), all];
-            }
-            return Ok(results);
+            let Some((source, lanes)) = lanes.clone().find(|(_, lanes)| *lanes != 0) else {
+                return Ok(results);
+            };
+            let origins = [source.origins[lanes.trailing_zeros() as usize % WARP]; WARP];
+            let bits = match exchange {
+                Exchange::Product(product) => {
+                    let sources: Vec<&Lanes> = undefined.iter().map(|it| &it.bits).collect();
+                    product.depending(&sources)
+                }
+                // The result of each lane depends on the values of all.
+                _ => vec![[u64::MAX; WARP]; 2],
+            };
+            return Ok(bits.into_iter().map(|bits| Undefined { bits, origins }).collect());
         };
         for other in others {
             self.require(other, executing, "the source lane of a shuffle")?;

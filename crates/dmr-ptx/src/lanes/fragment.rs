@@ -55,7 +55,7 @@ pub(super) enum Order {
 }
 
 /// The place of an element: its matrix (of the four of a quad layout, else 0), row and column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     pub(super) matrix: usize,
     pub(super) row: usize,
@@ -107,6 +107,20 @@ impl Fragment {
             }
         };
         Place { matrix: if self.is_quad() { group % 4 } else { 0 }, row, column }
+    }
+
+    /// Calls a function for each element that a lane holds: with its place, its register, the lane, and its bits there.
+    pub(super) fn for_each(&self, mut call: impl FnMut(Place, usize, usize, u64)) {
+        let width = self.element.bits();
+        let bits = u64::MAX >> (64 - width);
+        for register in 0..self.registers {
+            for lane in 0..WARP {
+                for index in 0..self.element.per_register() {
+                    let place = self.place(lane, register, index);
+                    call(place, register, lane, bits << (index * width));
+                }
+            }
+        }
     }
 
     fn is_quad(&self) -> bool {

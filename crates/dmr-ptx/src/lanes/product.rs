@@ -11,12 +11,14 @@
 //! the last place of D: `u` is 2^-23, and 2^-13 for e4m3 and e5m2, whose sums some devices keep in 14 bits. Integer and
 //! `f64` products are equal to the bit.
 
+use std::collections::HashSet;
+
 use super::element::Element;
 use super::fragment::{Fragment, Layout, Order, Orders};
 use super::tensor::{Factors, Left, Right, Sum, Sums};
 use super::{Defect, Operand, Operands};
 use crate::arith::fused_double;
-use crate::types::{Lanes, Mask};
+use crate::types::{Lanes, Mask, WARP};
 
 /// `mma.sync` and `wmma.mma.sync`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,6 +78,37 @@ impl Product {
             Rule::Xor => self.integer(sources, executing, work, out, wrapped, |a, b| a ^ b),
         }
         Ok(())
+    }
+
+    /// Returns the bits of the registers of D that depend on these bits of the sources: those of each element on its row of
+    /// A, its column of B and its element of C.
+    pub(crate) fn depending(&self, sources: &[&Lanes]) -> Vec<Lanes> {
+        let mut all = vec![[0; WARP]; self.d.registers];
+        if sources.len() < self.a.registers + self.b.registers + self.c.registers {
+            return all;
+        }
+        let places = self.matrices(sources).map(|(fragment, _, registers)| {
+            let mut places = Vec::new();
+            fragment.for_each(|place, register, lane, bits| {
+                if registers[register][lane] & bits != 0 {
+                    places.push(place);
+                }
+            });
+            places
+        });
+        let [left, right, sums] = places;
+        let rows: HashSet<_> = left.iter().map(|place| (place.matrix, place.row)).collect();
+        let columns: HashSet<_> = right.iter().map(|place| (place.matrix, place.column)).collect();
+        let sums: HashSet<_> = sums.into_iter().collect();
+        self.d.for_each(|place, register, lane, bits| {
+            if rows.contains(&(place.matrix, place.row))
+                || columns.contains(&(place.matrix, place.column))
+                || sums.contains(&place)
+            {
+                all[register][lane] |= bits;
+            }
+        });
+        all
     }
 
     /// Returns the three sources: the matrix, the order of its elements, and its registers.
