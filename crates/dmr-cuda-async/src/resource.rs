@@ -189,8 +189,8 @@ impl AsyncCudaResource {
         })
     }
 
-    /// Frees memory that was just allocated on a stream of which the state was refused: if it captures a graph, the
-    /// memory is of that graph. Returns the refusal, or nothing if the memory can be used.
+    /// Frees memory that was just allocated, after `refusal` of its stream: if the stream captures a graph, the memory
+    /// belongs to that graph. Returns the refusal, or `Ok` if the memory was not freed and can be used.
     fn free_unused(
         &self,
         ptr: u64,

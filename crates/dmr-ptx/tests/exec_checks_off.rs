@@ -233,7 +233,7 @@ const UNINITIALISED: &str = "ld.shared.u32 %r5, [%r2]; setp.eq.u32 %p1, %r5, 0; 
 
 #[test]
 fn reads_of_unwritten_memory_into_no_register_or_beyond_the_end_take_nothing_else() {
-    // A matrix of which half the rows are beyond shared memory, and a destination that is no register.
+    // A matrix with half of its rows beyond shared memory, and a destination that is no register.
     let rows = "mad.lo.u32 %r4, %r1, 16, %r3; add.u32 %r4, %r4, 192;
         ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r9}, [%r4]; ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r9, _}, [%r3];";
     run(rows, 32, |checks| checks.out_of_bounds = false).unwrap();

@@ -93,12 +93,10 @@ impl Machine {
         let device = self.contexts.get(context as usize).ok_or(ERROR_INVALID_CONTEXT)?.device;
         let (mut lanes, known) = (Vec::new(), self.host_clock());
         for _ in &ends {
-            // The lane of a graph that is gone would order this one after its work, unless the host has waited for that.
-            let free = self
-                .graphs
-                .free_lanes
-                .iter()
-                .position(|&(of, lane)| of == context && known.covers(self.last(lane)));
+            // The lane of a graph that is gone would order this one after its work, unless the host has waited for it.
+            let is_over = |last: Epoch| last.seq == 0 || known.covers(last);
+            let mut lanes_left = self.graphs.free_lanes.iter();
+            let free = lanes_left.position(|&(of, lane)| of == context && is_over(self.last(lane)));
             lanes.push(match free {
                 Some(at) => self.graphs.free_lanes.swap_remove(at).1,
                 None => self.new_stream(context, device, StreamKind::NonBlocking, 0),

@@ -202,7 +202,7 @@ impl Fragment {
         }
     }
 
-    /// Puts the elements of a register into `into`, of which `RUN` each are adjacent, and `PER` in a lane.
+    /// Puts the elements of a register into `into`. They are adjacent in runs of `RUN`; a lane has `PER` of them.
     fn gather_runs<T: Copy, const RUN: usize, const PER: usize>(
         &self,
         lanes: &Lanes,

@@ -199,7 +199,7 @@ impl<'a> Factors<'a> {
         }
     }
 
-    /// Returns the products `from` to `from + depth` of eight sums, of which that at `index` is one.
+    /// Returns the products `from` to `from + depth` of the eight sums around the one at `index`.
     fn around(self, index: usize, from: usize, depth: usize) -> EightFactors<'a> {
         self.eight(index / self.columns, index % self.columns / 8, from, depth)
     }

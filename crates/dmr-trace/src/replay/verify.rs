@@ -76,7 +76,7 @@ impl<'a> Verifier<'a> {
     }
 }
 
-/// The bytes of a block of which a sample is all.
+/// The most bytes of a block that is checked as a whole where larger ones are sampled.
 const SMALL: usize = 64 << 10;
 /// The length of a sample, and the distance between the starts of two: the size of the device's pages, so that none is
 /// left out.
