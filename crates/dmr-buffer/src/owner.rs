@@ -6,7 +6,7 @@ use dmr_core::{
     AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
     UseTrackingExt,
 };
-use dmr_streams::{DeviceContext, LaunchTokens, StreamGuard, StreamPool};
+use dmr_streams::{Declaration, Device, DeviceContext, LaunchTokens, StreamGuard, StreamPool};
 use smallvec::SmallVec;
 
 use crate::failures;
@@ -107,8 +107,19 @@ pub(crate) fn submit(
     streams.device().bind()?;
     let mut tokens = LaunchTokens::new(id);
     tokens.prepare(stream, resource, &pinned, &tracked)?;
-    let worked = work();
+    let worked = declared(streams.device(), uses, work);
     worked.and(tokens.finish(streams, resource))
+}
+
+/// Runs `work`, an operation that accesses memory as `uses` says.
+#[inline]
+pub(crate) fn declared<T>(device: &Device, uses: &[Use<'_>], work: impl FnOnce() -> T) -> T {
+    if !Declaration::is_compared() {
+        return work();
+    }
+    let uses = uses.iter().map(|used| &used.used);
+    let _declared = Declaration::begin(device, std::ptr::null_mut(), Some(uses));
+    work()
 }
 
 /// Returns whether two ids name the same stream. Ids of one slot do, also of different leases.

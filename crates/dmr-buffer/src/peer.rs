@@ -6,7 +6,7 @@ use dmr_core::{Access, BlockUse, ResourceError, ResourceResult, StreamId, UseTra
 use dmr_streams::{LaunchTokens, StreamGuard};
 use smallvec::SmallVec;
 
-use crate::owner::{Use, is_same_stream, submit};
+use crate::owner::{Use, declared, is_same_stream, submit};
 use crate::transfer::Span;
 use crate::view::same_len;
 use crate::{BufferError, DeviceBuffer, DeviceView, DeviceViewMut};
@@ -69,6 +69,7 @@ fn copy(to: Span<'_>, from: Span<'_>, home: StreamId, stream: StreamId) -> Resul
     let (Some(written), Some(read)) = (to.used(Access::Write), from.used(Access::Read)) else {
         return Ok(());
     };
+    let both = [written, read];
     let read = tracked(&read, home.id())?;
     let resource = &*from.owner.resource;
     let mut tokens = LaunchTokens::new(home.id());
@@ -76,7 +77,7 @@ fn copy(to: Span<'_>, from: Span<'_>, home: StreamId, stream: StreamId) -> Resul
     let mut called = false;
     let copied = submit(stream, &[written], || {
         called = true;
-        submit_copy(to, from, home, stream)
+        declared(stream.pool().device(), &both, || submit_copy(to, from, home, stream))
     });
     let finished = match called {
         true => tokens.finish_for(stream, home, resource),

@@ -292,7 +292,7 @@ impl DeviceMemoryResource for AsyncCudaResource {
         };
         // SAFETY: the driver has just allocated these bytes, aligned to 256; they stay allocated until
         // `deallocate` frees the block; the generation is new.
-        Ok(unsafe {
+        let block = unsafe {
             DeviceBlock::from_parts(BlockParts {
                 ptr,
                 bytes,
@@ -306,7 +306,9 @@ impl DeviceMemoryResource for AsyncCudaResource {
                 state: BlockState::Live,
                 part_depth: 0,
             })
-        })
+        };
+        self.device().report_block(&block);
+        Ok(block)
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
@@ -321,6 +323,7 @@ impl DeviceMemoryResource for AsyncCudaResource {
             Ok((slot, _)) => {
                 let home = block.alloc_stream();
                 self.accounts.released_and_freed(home, block.bytes() as u64, slot);
+                self.device().report_given_away(block.id());
                 // SAFETY: the block is from the driver's pool, was released here, and is not freed. Its home stream comes
                 // after its uses.
                 Ok(unsafe { DriverAllocation::from_block(block) })

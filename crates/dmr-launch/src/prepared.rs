@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dmr_core::{DeviceMemoryResource, ResourceResult, StreamId};
-use dmr_streams::StreamPool;
+use dmr_streams::{Declaration, StreamPool};
 
 use crate::LaunchMode;
 use crate::windows::Windows;
@@ -71,6 +71,8 @@ pub struct PreparedLaunch {
     mode: LaunchMode,
     recorded: usize,
     skipped: usize,
+    /// On the simulated driver, what its work may access. Ends after the windows.
+    _declared: Option<Declaration>,
 }
 
 impl PreparedLaunch {
@@ -79,8 +81,9 @@ impl PreparedLaunch {
         stream: StreamId,
         mode: LaunchMode,
         (recorded, skipped): (usize, usize),
+        declared: Option<Declaration>,
     ) -> Self {
-        Self { windows, stream, mode, recorded, skipped }
+        Self { windows, stream, mode, recorded, skipped, _declared: declared }
     }
 
     /// Records the uses, so that later ones wait for them. Call it when all work is enqueued.

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::CudaStream;
+use cudarc::driver::sys::CUstream;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockUse, DeviceMemoryResource, ResourceError, StreamId,
     UseTrackingExt,
 };
 use dmr_streams::{
-    DeviceContext, KernelArg, MemoryOrigin, OtherStreams, StreamGuard, StreamPool, TrackedMemory,
+    Declaration, Device, DeviceContext, KernelArg, MemoryOrigin, OtherStreams, StreamGuard,
+    StreamPool, TrackedMemory,
 };
 use smallvec::SmallVec;
 
@@ -154,8 +156,9 @@ impl LaunchRecorder {
         let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
         let mut windows = Windows::new(Arc::clone(streams), Arc::clone(resource), stream.id());
         self.open(&mut windows, &**resource, &stream)?;
+        let declared = self.declare(streams.device(), stream.stream().cu_stream());
         let counts = (self.recorded_count(), self.skipped);
-        Ok(PreparedLaunch::new(windows, stream.id(), self.mode, counts))
+        Ok(PreparedLaunch::new(windows, stream.id(), self.mode, counts, declared))
     }
 
     /// Makes all steps: prepare, `enqueue`, finish. `enqueue` gets the stream to enqueue on.
@@ -250,8 +253,11 @@ impl LaunchRecorder {
         self.open(&mut windows, &**resource, &stream)?;
         let others = OtherStreams::new(&stream);
         let launched = Launched::new(&others, windows);
-        let enqueued =
-            self.held_to_its_uses(|| enqueue(stream.stream(), memory.into_views(&others)));
+        let work = || enqueue(stream.stream(), memory.into_views(&others));
+        let enqueued = match Declaration::is_compared() {
+            false => self.held_to_its_uses(work),
+            true => self.compared_with_its_uses(streams.device(), work),
+        };
         launched.end(enqueued)
     }
 
@@ -343,6 +349,21 @@ impl LaunchRecorder {
                     .get_or_insert_with(|| RefusedMemory::External { name: name.into(), column });
             }
         }
+    }
+
+    /// Runs `work`, which the simulated driver compares with the recorded uses.
+    #[cold]
+    fn compared_with_its_uses<T>(&self, device: &Device, work: impl FnOnce() -> T) -> T {
+        let _declared = self.declare(device, std::ptr::null_mut());
+        work()
+    }
+
+    /// Declares the recorded uses of a strict launch to the simulated driver, for the work that this thread submits to
+    /// `stream`; to all streams if that is null. The work of a permissive launch may access anything.
+    fn declare(&self, device: &Device, stream: CUstream) -> Option<Declaration> {
+        let peers = self.peers.iter().flat_map(PeerUses::uses);
+        let uses = (self.mode == LaunchMode::Strict).then(|| self.uses.iter().chain(peers));
+        Declaration::begin(device, stream, uses)
     }
 
     /// Runs `work`. Under memcheck its kernels are restricted to the recorded uses.

@@ -318,7 +318,16 @@ impl Machine {
         let mut report = |kind, address, bytes| {
             let (first, second) = (None, origin.site(Some(epoch)));
             let device = self.present.device_at(address);
-            self.report(Report { kind, first, second, device, address, bytes, tag: None });
+            self.report(Report {
+                kind,
+                first,
+                second,
+                device,
+                address,
+                bytes,
+                tag: None,
+                undeclared: None,
+            });
         };
         for (address, bytes) in outside {
             report(ReportKind::OutsideFootprint, address, bytes);

@@ -16,8 +16,8 @@ struct LaunchFindings {
     sites: Sites,
     /// The accesses that are being checked.
     touch: Touch,
-    /// The findings that were reported: the kind, and the other operation.
-    reported: Vec<(ReportKind, Option<OtherOperation>)>,
+    /// The findings that were reported: the kind, the other operation, and the block that was not declared.
+    reported: Vec<(ReportKind, Option<OtherOperation>, Option<u64>)>,
 }
 
 /// The stream, the number and the node of an operation in a finding.
@@ -34,8 +34,8 @@ impl Findings {
         Self { verdict: self.verdict.clone(), ..Self::without(self.ignored.clone()) }
     }
 
-    /// Begins the check of a launch: each finding names the place of the access, and each pair of a kind and another
-    /// operation is reported once.
+    /// Begins the check of a launch: each finding names the place of the access, and each kind is reported once for
+    /// another operation, and once for a block that was not declared.
     pub(crate) fn begin_launch(&mut self, sites: Sites) {
         self.launch = Some(LaunchFindings { sites, touch: Touch::Read, reported: Vec::new() });
     }
@@ -57,7 +57,8 @@ impl Findings {
         }
         if let Some(launch) = &mut self.launch {
             let first = report.first.as_ref().map(|first| (first.stream, first.op, first.node));
-            let key = (report.kind, first);
+            let block = report.undeclared.as_ref().map(|undeclared| undeclared.start);
+            let key = (report.kind, first, block);
             if launch.reported.contains(&key) {
                 return;
             }

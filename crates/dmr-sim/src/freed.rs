@@ -46,6 +46,7 @@ impl Freed {
             address: at,
             bytes: again.map_or(0, |rest| rest.bytes),
             tag: again.and_then(|rest| rest.tag.clone()),
+            undeclared: None,
         }
     }
 
@@ -62,6 +63,7 @@ impl Freed {
             address: at,
             bytes,
             tag: gone.and_then(|rest| rest.tag.clone()),
+            undeclared: None,
         }
     }
 

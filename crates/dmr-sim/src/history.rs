@@ -10,6 +10,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::clock::{Clock, Epoch};
+use crate::declared::Declaration;
 use crate::label::CallStack;
 use crate::mapping::Reach;
 use crate::report::{GraphNode, ReportKind, Site};
@@ -34,13 +35,15 @@ pub(crate) enum AccessKind {
 }
 
 /// The name of an operation and the place of its submission.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Origin {
     pub(crate) operation: Arc<str>,
     pub(crate) label: Option<Arc<str>>,
     pub(crate) stack: Option<Arc<CallStack>>,
     /// The node of a graph, and the launch of the graph.
     pub(crate) node: Option<(GraphNode, Epoch)>,
+    /// What the launch declares that it belongs to.
+    pub(crate) declaration: Option<Arc<Declaration>>,
 }
 
 impl Origin {

@@ -17,6 +17,7 @@ use crate::attributes::device_attribute;
 use crate::bytes::Memory;
 use crate::checks::CheckLog;
 use crate::clock::{Clock, Epoch};
+use crate::declared::Declarations;
 use crate::driver_pool::DriverPool;
 use crate::findings::Findings;
 use crate::graph::Graphs;
@@ -92,6 +93,8 @@ pub(crate) struct Machine {
     pub(crate) findings: Findings,
     pub(crate) refusals: Vec<Refusal>,
     pub(crate) log: CheckLog,
+    /// What launches declare, as far as it is in force.
+    pub(crate) declarations: Declarations,
     /// Waits for words that are submitted and have not ended.
     pub(crate) word_waits: usize,
     pub(crate) virtual_memory: VirtualMemory,
@@ -221,6 +224,7 @@ impl Machine {
             findings: Findings::without(config.ignored.clone()),
             refusals: Vec::new(),
             log: CheckLog::default(),
+            declarations: Declarations::default(),
             word_waits: 0,
             virtual_memory: VirtualMemory::default(),
             pinned: HashMap::new(),
@@ -302,20 +306,23 @@ impl Machine {
     pub(crate) fn origin(&mut self, operation: &'static str) -> Arc<Origin> {
         let (label, stack) = self.place();
         let plain = self.names.entry(operation).or_insert_with(|| {
-            Arc::new(Origin { operation: operation.into(), label: None, stack: None, node: None })
+            let operation = operation.into();
+            let (label, stack, node, declaration) = (None, None, None, None);
+            Arc::new(Origin { operation, label, stack, node, declaration })
         });
         let node = self.node;
         if label.is_none() && stack.is_none() && node.is_none() {
             return plain.clone();
         }
-        Arc::new(Origin { operation: plain.operation.clone(), label, stack, node })
+        let (operation, declaration) = (plain.operation.clone(), None);
+        Arc::new(Origin { operation, label, stack, node, declaration })
     }
 
     /// Returns the description of a kernel launch that this thread submits now.
     pub(crate) fn kernel_origin(&self, name: &str) -> Arc<Origin> {
         let (label, stack) = self.place();
         let operation = format!("kernel {name}").into();
-        Arc::new(Origin { operation, label, stack, node: self.node })
+        Arc::new(Origin { operation, label, stack, node: self.node, declaration: None })
     }
 
     /// Returns the description of a call of this thread that names no stream.

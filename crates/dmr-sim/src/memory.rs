@@ -223,7 +223,8 @@ impl Machine {
         actions: impl FnOnce() -> Vec<Action>,
     ) -> Outcome<Epoch> {
         let (epoch, deps) = self.begin(stream);
-        let access = Access::new(epoch, self.origin(operation));
+        let origin = self.origin(operation);
+        let access = Access::new(epoch, self.declared(stream, origin));
         let valid = !self.is_illegal(stream, reads, writes, peers);
         let (mut shown_reads, mut shown_writes) = (reads, writes);
         if !valid && reads.len().max(writes.len()) > 1 {

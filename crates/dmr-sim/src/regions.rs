@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::declared::{Block, OwnedBlock};
 use crate::freed::Freed;
 use crate::report::{Report, ReportKind, Site};
 
@@ -22,6 +23,7 @@ struct Heap {
 struct Region {
     bytes: u64,
     tag: Option<Arc<str>>,
+    block: Block,
     made_by: Site,
     /// The heaps of pools whose upstream has allocated this region.
     heaps: Heaps,
@@ -72,13 +74,22 @@ impl Heaps {
         &mut self,
         at: u64,
         bytes: u64,
-        tag: Option<Arc<str>>,
+        (tag, block): (Option<Arc<str>>, Block),
         by: Site,
         device: Option<usize>,
     ) -> Option<Report> {
         let bad = |first, tag, by| {
             let kind = ReportKind::BadRegion;
-            Some(Report { kind, first, second: by, device, address: at, bytes, tag })
+            Some(Report {
+                kind,
+                first,
+                second: by,
+                device,
+                address: at,
+                bytes,
+                tag,
+                undeclared: None,
+            })
         };
         let Some((start, heap)) = self.innermost(at) else { return bad(None, tag, by) };
         if bytes > heap.bytes - (at - start) {
@@ -90,7 +101,7 @@ impl Heaps {
             return bad(Some(region.made_by.clone()), tag, by);
         }
         heap.freed.carve(at, bytes);
-        heap.regions.insert(at, Region { bytes, tag, made_by: by, heaps: Heaps::default() });
+        heap.regions.insert(at, Region { bytes, tag, block, made_by: by, heaps: Heaps::default() });
         None
     }
 
@@ -135,6 +146,16 @@ impl Heaps {
             }
             inner => inner,
         }
+    }
+
+    /// Returns the innermost region that contains `at`.
+    pub(crate) fn region_around(&self, at: u64) -> Option<OwnedBlock> {
+        let (_, heap) = around(&self.0, at)?;
+        let (start, region) = around(&heap.regions, at)?;
+        region.heaps.region_around(at).or_else(|| {
+            let (end, tag) = (start + region.bytes, region.tag.clone());
+            Some(OwnedBlock { block: region.block, start, end, tag })
+        })
     }
 
     /// Returns the innermost heap that contains `at`, and its start.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::declared::{self, Undeclared};
 use crate::label::CallStack;
 use crate::recording::KernelSite;
 
@@ -26,6 +27,8 @@ pub struct Report {
     pub bytes: u64,
     /// The name of the allocation or region, if it has one.
     pub tag: Option<Arc<str>>,
+    /// What the launch has declared, if the access was not.
+    pub undeclared: Option<Box<Undeclared>>,
 }
 
 /// The kind of a finding.
@@ -54,6 +57,10 @@ pub enum ReportKind {
     OutOfBounds,
     /// A kernel accessed memory that its launch did not declare.
     OutsideFootprint,
+    /// Work of a launch wrote memory of a block that the launch did not declare as written.
+    UndeclaredWrite,
+    /// Work of a launch read memory of a block that the launch did not declare.
+    UndeclaredRead,
     /// A kernel accessed another device's memory without peer access.
     NoPeerAccess,
     /// A kernel that runs as PTX has failed: its operation in the report says why, and where.
@@ -91,6 +98,8 @@ impl std::str::FromStr for ReportKind {
             "uninitialised" => Self::Uninitialised,
             "out-of-bounds" => Self::OutOfBounds,
             "outside-footprint" => Self::OutsideFootprint,
+            "undeclared-write" => Self::UndeclaredWrite,
+            "undeclared-read" => Self::UndeclaredRead,
             "no-peer-access" => Self::NoPeerAccess,
             "kernel-fault" => Self::KernelFault,
             "kernel-panicked" => Self::KernelPanicked,
@@ -126,6 +135,8 @@ impl ReportKind {
             Self::Uninitialised => "read of memory that was never written",
             Self::OutOfBounds => "access out of bounds",
             Self::OutsideFootprint => "a kernel accessed memory that its launch did not declare",
+            Self::UndeclaredWrite => "undeclared write: the launch did not declare this",
+            Self::UndeclaredRead => "undeclared read: the launch did not declare this",
             Self::NoPeerAccess => "access to another device without peer access",
             Self::KernelFault => "a kernel has failed",
             Self::KernelPanicked => "a registered kernel body panicked",
@@ -158,8 +169,10 @@ impl fmt::Display for Report {
         f.write_str(kind.sentence())?;
         if *address != 0 {
             write!(f, ": {bytes} bytes at {address:#x}")?;
-            if let Some(tag) = &self.tag {
-                write!(f, " ({tag:?})")?;
+            let number = self.undeclared.as_ref().map_or(0, |undeclared| undeclared.block);
+            match (&self.tag, number) {
+                (None, 0) => {}
+                (tag, number) => write!(f, " ({})", declared::name(tag.as_deref(), number))?,
             }
             match self.device {
                 Some(device) => write!(f, " of device {device}")?,
@@ -168,6 +181,9 @@ impl fmt::Display for Report {
                 }
                 None => f.write_str(" of pinned host memory")?,
             }
+        }
+        if let Some(undeclared) = &self.undeclared {
+            write!(f, "\n  {undeclared}")?;
         }
         if let Some(first) = &self.first {
             write!(f, "\n  first:  {first}")?;

@@ -6,12 +6,14 @@
 //! complete only submitted work), so the order of submission is one of its linearisations, and a
 //! clock at submission has all operations that come before.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::address::{ALIGNMENT, device_of, is_virtual};
 use crate::byte_set::ByteSet;
+use crate::declared::{Block, OwnedBlock};
 use crate::findings::Findings;
 use crate::freed::Freed;
 use crate::history::{AccessKind, Before, Check, History};
@@ -31,6 +33,8 @@ pub(crate) struct Shadow {
     /// Freed memory, until its addresses are allocated again.
     freed: Freed,
     heaps: Heaps,
+    /// Blocks of a library that are no regions, by their first byte.
+    blocks: BTreeMap<u64, OwnedBlock>,
     /// Words that streams write and wait for.
     pub(crate) words: Words,
 }
@@ -50,6 +54,34 @@ impl Shadow {
         if !self.heaps.name(at, &tag) {
             self.map.name(at, tag);
         }
+    }
+
+    /// Adds a block of a library that is no region of a pool. It ends when its memory is freed or unmapped.
+    pub(crate) fn block_allocated(&mut self, block: OwnedBlock) {
+        if let Some(tag) = &block.tag {
+            self.map.name(block.start, tag.clone());
+        }
+        self.blocks.insert(block.start, block);
+    }
+
+    /// Removes a block of a library whose memory is not freed.
+    pub(crate) fn block_given_away(&mut self, at: u64) {
+        self.blocks.remove(&at);
+    }
+
+    /// Returns the block of a library that contains `at`: the innermost region, or a block that is none.
+    pub(crate) fn block_around(&self, at: u64) -> Option<OwnedBlock> {
+        self.heaps.region_around(at).or_else(|| {
+            let (_, block) = self.blocks.range(..=at).next_back()?;
+            (at < block.end).then(|| block.clone())
+        })
+    }
+
+    /// Returns the extent of the allocation, or of the mapping, that contains `at`.
+    pub(crate) fn extent_around(&self, at: u64) -> (u64, u64) {
+        let mapped = self.map.mappings.around(at).map(|(start, mapping)| (start, mapping.bytes));
+        let found = self.map.allocation_around(at).map(|(start, it)| (start, it.bytes)).or(mapped);
+        found.map_or((at, at), |(start, bytes)| (start, start + bytes))
     }
 
     /// Frees the allocation at `at`, which must be ordered after every use: `clock` has the operations that come
@@ -98,6 +130,7 @@ impl Shadow {
         if !happens {
             return;
         }
+        self.compare(at, end, check, out);
         let device = self.map.device_at(at);
         // The program can write pinned memory without a call.
         let known = device.is_none();
@@ -114,7 +147,16 @@ impl Shadow {
                 reported.push(kind);
                 let (tag, second, bytes) = (tag.clone(), check.access.site(), to - from);
                 let address = piece.at + (from - piece.physical);
-                out.push(Report { kind, first, second, device, address, bytes, tag });
+                out.push(Report {
+                    kind,
+                    first,
+                    second,
+                    device,
+                    address,
+                    bytes,
+                    tag,
+                    undeclared: None,
+                });
             }
             if check.writes && check.access.kind != AccessKind::Word {
                 self.words.overwritten(piece.physical, piece.bytes, check);
@@ -172,6 +214,7 @@ impl Shadow {
     /// Removes the mapping at `at`; a report of a later access names the operation.
     pub(crate) fn unmap(&mut self, at: u64, by: Site) {
         if let Some(mapping) = self.map.mappings.remove(at) {
+            self.forget_blocks(at, mapping.bytes);
             self.freed.add(at, mapping.bytes, by, None);
         }
     }
@@ -203,11 +246,11 @@ impl Shadow {
         &mut self,
         at: u64,
         bytes: u64,
-        tag: Option<Arc<str>>,
+        (tag, block): (Option<Arc<str>>, Block),
         by: Site,
         out: &mut Findings,
     ) {
-        match self.heaps.allocate(at, bytes, tag, by, self.map.device_at(at)) {
+        match self.heaps.allocate(at, bytes, (tag, block), by, self.map.device_at(at)) {
             Some(finding) => out.push(finding),
             None => self.undefine(at, bytes),
         }
@@ -243,7 +286,16 @@ impl Shadow {
         if let Some((from, to, used)) = self.history.first_unordered(at, bytes, before) {
             let (kind, first) = (ReportKind::FreeBeforeUse, Some(used.site()));
             let (address, bytes) = (from, to - from);
-            out.push(Report { kind, first, second: by, device, address, bytes, tag });
+            out.push(Report {
+                kind,
+                first,
+                second: by,
+                device,
+                address,
+                bytes,
+                tag,
+                undeclared: None,
+            });
         }
     }
 
@@ -287,7 +339,7 @@ impl Shadow {
         if end > owner_end {
             let (kind, first, tag) = (ReportKind::OutOfBounds, None, tag.clone());
             let (address, bytes) = (owner_end, end - owner_end);
-            out.push(Report { kind, first, second, device, address, bytes, tag });
+            out.push(Report { kind, first, second, device, address, bytes, tag, undeclared: None });
         }
         Some((end.min(owner_end), tag))
     }
@@ -318,7 +370,16 @@ impl Shadow {
         if end > owner_end {
             let (kind, first, second) = (ReportKind::OutOfBounds, None, check.access.site());
             let (address, bytes, device) = (owner_end, end - owner_end, self.map.device_at(at));
-            out.push(Report { kind, first, second, device, address, bytes, tag: tag.clone() });
+            out.push(Report {
+                kind,
+                first,
+                second,
+                device,
+                address,
+                bytes,
+                tag: tag.clone(),
+                undeclared: None,
+            });
         } else if end > mapped_end {
             out.push(self.out_of_reach(mapped_end, end - mapped_end, check));
         }
@@ -338,6 +399,7 @@ impl Shadow {
                 address: at,
                 bytes,
                 tag: None,
+                undeclared: None,
             },
         }
     }
@@ -346,6 +408,13 @@ impl Shadow {
         self.history.forget(at, bytes);
         self.words.forget(at, bytes);
         self.heaps.remove(at, bytes);
+        self.forget_blocks(at, bytes);
+    }
+
+    fn forget_blocks(&mut self, at: u64, bytes: u64) {
+        while let Some((&start, _)) = self.blocks.range(at..at.saturating_add(bytes)).next() {
+            self.blocks.remove(&start);
+        }
     }
 }
 
@@ -358,5 +427,5 @@ fn found(
     address: u64,
 ) -> Report {
     let (device, tag) = (allocation.home.device(), allocation.tag.clone());
-    Report { kind, first, second, device, address, bytes: allocation.bytes, tag }
+    Report { kind, first, second, device, address, bytes: allocation.bytes, tag, undeclared: None }
 }

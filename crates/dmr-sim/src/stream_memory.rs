@@ -28,7 +28,9 @@ impl Machine {
             WordOperation::Wait(test) => ("wait value", test.value),
         };
         let (epoch, deps) = self.begin(stream);
-        let access = Access { epoch, origin: self.origin(name), kind: AccessKind::Word };
+        let origin = self.origin(name);
+        let access =
+            Access { epoch, origin: self.declared(stream, origin), kind: AccessKind::Word };
         let range = [(at, value.bytes())];
         let ranges = match operation {
             WordOperation::Write(_) => Ranges { writes: &range, ..Ranges::default() },
@@ -144,6 +146,7 @@ impl Machine {
             address: at,
             bytes: test.value.bytes(),
             tag: None,
+            undeclared: None,
         });
         self.wait_ended(epoch);
         true

@@ -285,6 +285,7 @@ impl Universe {
                 address,
                 bytes: allocation.bytes,
                 tag: allocation.tag.clone(),
+                undeclared: None,
             });
         }
         session.virtual_leaks(&mut findings);
@@ -380,7 +381,7 @@ impl Universe {
     /// previous block still count. It is a finding if the bytes are not inside of a heap, or
     /// belong to another block.
     pub fn region_allocated(&self, ptr: u64, bytes: usize, tag: &str) {
-        self.session().region_allocated(ptr, bytes as u64, tag);
+        self.session().region_allocated(ptr, bytes as u64, 0, tag);
     }
 
     /// Reports the free of the block at `ptr`, which may not be accessed any more. It is a finding if there is none.

@@ -235,7 +235,16 @@ impl Machine {
     pub(crate) fn virtual_leaks(&self, findings: &mut Findings) {
         let mut leak = |device, address, bytes, origin: &Arc<Origin>| {
             let (kind, first, second) = (ReportKind::Leak, None, origin.site(None));
-            findings.push(Report { kind, first, second, device, address, bytes, tag: None });
+            findings.push(Report {
+                kind,
+                first,
+                second,
+                device,
+                address,
+                bytes,
+                tag: None,
+                undeclared: None,
+            });
         };
         for (at, mapping) in self.present.mappings.iter() {
             leak(Some(mapping.device), at, mapping.bytes, &mapping.origin);
@@ -274,6 +283,7 @@ impl Machine {
                 address: used.at,
                 bytes: used.bytes,
                 tag: None,
+                undeclared: None,
             });
         });
     }

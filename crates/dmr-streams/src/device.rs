@@ -6,8 +6,9 @@ use std::sync::{Arc, OnceLock};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaContext, sys};
 use dmr_core::process::LeakedInChild;
-use dmr_core::{Process, ResourceError, ResourceResult};
+use dmr_core::{BlockId, DeviceBlock, Process, ResourceError, ResourceResult};
 
+use crate::simulated::SimulatedDriver;
 use crate::{DeviceError, DriverVersion, library};
 
 pub use crate::library::device_count;
@@ -35,6 +36,7 @@ struct Inner {
     /// The sticky error by which the device was lost.
     lost: OnceLock<StickyError>,
     opened_in: Process,
+    simulated: Option<Arc<SimulatedDriver>>,
 }
 
 #[derive(Clone, Copy)]
@@ -77,8 +79,10 @@ impl Device {
         let total = unsafe { result::device::total_mem(cu_device) };
         let total_memory = total.map_err(failed("cuDeviceTotalMem"))? as u64;
         let (lost, opened_in) = (OnceLock::new(), Process::current());
+        let simulated = SimulatedDriver::of(context.ordinal());
         let context = LeakedInChild::new(context);
-        let inner = Inner { context, name, total_memory, driver_version, lost, opened_in };
+        let inner =
+            Inner { context, name, total_memory, driver_version, lost, opened_in, simulated };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -87,6 +91,28 @@ impl Device {
     #[inline]
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.inner.context
+    }
+
+    /// Returns the driver, if it is simulated.
+    pub(crate) fn simulated(&self) -> Option<&Arc<SimulatedDriver>> {
+        self.inner.simulated.as_ref()
+    }
+
+    /// Reports a block that is an allocation of the driver, and no part of a pool's memory, to the simulated
+    /// driver, which then finds accesses that launches have not declared. Does nothing on NVIDIA's.
+    #[inline]
+    pub fn report_block(&self, block: &DeviceBlock) {
+        if let Some(simulated) = self.simulated() {
+            simulated.block_allocated(block);
+        }
+    }
+
+    /// Reports to the simulated driver that the memory of a block belongs to the program from now on.
+    #[inline]
+    pub fn report_given_away(&self, block: BlockId) {
+        if let Some(simulated) = self.simulated() {
+            simulated.block_given_away(block.ptr());
+        }
     }
 
     /// Returns the CUDA device ordinal.

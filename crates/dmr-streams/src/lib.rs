@@ -80,6 +80,7 @@ pub use owner::BlockOwner;
 pub use pinned::{PinnedKind, PinnedMemory, PinnedResource, reap_orphaned_pinned};
 pub use pool::StreamPool;
 pub use relaxed::RelaxedCapture;
+pub use simulated::Declaration;
 pub use slices::{AdoptSliceError, CudaSlices};
 pub use tracked::Tracked;
 pub use uses::{BlocksInUse, Dependencies, PendingFrees, UseTable};

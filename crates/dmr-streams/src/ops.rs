@@ -14,7 +14,7 @@ use dmr_core::{
 };
 
 use crate::kernels::{Kernels, NOTHING_WRONG, PatternCheck, RESULT_SLOTS};
-use crate::{Device, HomeStream, StreamGuard, StreamPool};
+use crate::{Declaration, Device, HomeStream, StreamGuard, StreamPool};
 
 /// [`DeviceOps`] on the streams of a pool.
 ///
@@ -107,7 +107,7 @@ impl PatternOps {
     }
 
     /// Submits work on a block. If that is host memory, in the order of its uses, and records the use: the memory is
-    /// not the host's before the work is done.
+    /// not the host's before the work is done. The work belongs to no launch, also if a launch's closure allocates.
     fn submit(
         &self,
         block: &DeviceBlock,
@@ -115,6 +115,7 @@ impl PatternOps {
         stream: &StreamGuard<'_>,
         work: impl FnOnce() -> ResourceResult<()>,
     ) -> ResourceResult<()> {
+        let _undeclared = Declaration::of_anything(self.device());
         if !block.id().slot().is_of_host_memory() {
             return work();
         }

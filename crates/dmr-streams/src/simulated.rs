@@ -1,11 +1,14 @@
-//! Reports the blocks of a pool to the simulated driver, through functions that NVIDIA's driver does not
-//! have.
+//! Reports blocks, and what launches declare, to the simulated driver, through functions that NVIDIA's driver does
+//! not have.
 
 use std::ffi::{c_char, c_int};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use dmr_core::{AllocTag, Generation, MemoryObserver};
+use cudarc::driver::sys::CUstream;
+use dmr_core::{AllocTag, BlockUse, DeviceBlock, Generation, MemoryObserver};
+use smallvec::SmallVec;
 
 use crate::Device;
 use crate::library::optional;
@@ -15,22 +18,43 @@ impl Device {
     /// unordered accesses to the blocks that are reported to it, with their tags. NVIDIA's driver has none.
     #[must_use]
     pub fn memory_observer(&self) -> Option<Arc<dyn MemoryObserver>> {
-        Some(Arc::new(SimulatedDriver::of(self.ordinal())?))
+        Some(Arc::clone(self.simulated()?) as Arc<dyn MemoryObserver>)
     }
 }
 
 /// The functions of `dmr_sim::driver::carved`. Their results are ignored: they fail only in a universe that
 /// has ended, which reports nothing.
-struct SimulatedDriver {
+pub(crate) struct SimulatedDriver {
     universe: u32,
     heap_created: unsafe extern "C" fn(u32, u64, u64) -> c_int,
     heap_destroyed: unsafe extern "C" fn(u32, u64) -> c_int,
-    region_allocated: unsafe extern "C" fn(u32, u64, u64, *const c_char, usize) -> c_int,
+    region_allocated: unsafe extern "C" fn(u32, u64, u64, u64, *const c_char, usize) -> c_int,
     region_freed: unsafe extern "C" fn(u32, u64) -> c_int,
+    block_allocated: unsafe extern "C" fn(u32, u64, u64, u64, *const c_char, usize) -> c_int,
+    block_given_away: unsafe extern "C" fn(u32, u64) -> c_int,
+    declaration_begun:
+        unsafe extern "C" fn(u32, CUstream, *const DeclaredUse, usize, *mut u64) -> c_int,
+    declaration_ended: unsafe extern "C" fn(u32, u64) -> c_int,
+}
+
+/// `true` once a device of this process is simulated.
+static IS_SIMULATED: AtomicBool = AtomicBool::new(false);
+
+/// A use as the driver takes it: an address in the block, the block's number, the first address and the one behind
+/// the last (0 and `u64::MAX` for the whole block), and 1 for each kind of access.
+#[repr(C)]
+struct DeclaredUse {
+    ptr: u64,
+    number: u64,
+    start: u64,
+    end: u64,
+    reads: u32,
+    writes: u32,
 }
 
 impl SimulatedDriver {
-    fn of(ordinal: usize) -> Option<Self> {
+    /// Returns the driver, if it is simulated.
+    pub(crate) fn of(ordinal: usize) -> Option<Arc<Self>> {
         type UniverseOf = unsafe extern "C" fn(c_int, *mut u32) -> c_int;
         let mut universe = 0;
         // SAFETY: only the simulated driver has functions with these names, and they have these types; the
@@ -40,13 +64,107 @@ impl SimulatedDriver {
             if universe_of(c_int::try_from(ordinal).ok()?, &mut universe) != 0 {
                 return None;
             }
-            Some(Self {
+            let found = Self {
                 universe,
                 heap_created: optional("dmrSimHeapCreated")?,
                 heap_destroyed: optional("dmrSimHeapDestroyed")?,
-                region_allocated: optional("dmrSimRegionAllocated")?,
+                region_allocated: optional("dmrSimNumberedRegionAllocated")?,
                 region_freed: optional("dmrSimRegionFreed")?,
-            })
+                block_allocated: optional("dmrSimBlockAllocated")?,
+                block_given_away: optional("dmrSimBlockGivenAway")?,
+                declaration_begun: optional("dmrSimDeclarationBegun")?,
+                declaration_ended: optional("dmrSimDeclarationEnded")?,
+            };
+            IS_SIMULATED.store(true, Ordering::Relaxed);
+            Some(Arc::new(found))
+        }
+    }
+
+    /// Reports a block that is an allocation of the driver.
+    pub(crate) fn block_allocated(&self, block: &DeviceBlock) {
+        let (bytes, number) = (block.bytes() as u64, block.generation().get());
+        let tag = block.tag().name();
+        // SAFETY: the name can be read during the call.
+        unsafe {
+            let (name, len) = (tag.as_ptr().cast(), tag.len());
+            (self.block_allocated)(self.universe, block.ptr(), bytes, number, name, len);
+        }
+    }
+
+    /// Reports that the memory of a block belongs to the program from now on.
+    pub(crate) fn block_given_away(&self, ptr: u64) {
+        // SAFETY: takes numbers only.
+        unsafe { (self.block_given_away)(self.universe, ptr) };
+    }
+
+    /// Begins a declaration for the calling thread, on this stream or, if that is null, on all.
+    fn declare(self: &Arc<Self>, stream: CUstream, uses: Option<&[DeclaredUse]>) -> Declaration {
+        let mut id = 0;
+        let (first, count) = uses.map_or((std::ptr::null(), 0), |uses| (uses.as_ptr(), uses.len()));
+        // SAFETY: the uses can be read, and the id written, during the call. A slice has no null address.
+        unsafe { (self.declaration_begun)(self.universe, stream, first, count, &mut id) };
+        Declaration { driver: Arc::clone(self), id }
+    }
+}
+
+/// A declaration in force, until this is dropped. The simulated driver compares with it what the thread that has made
+/// it submits.
+#[derive(Debug)]
+#[must_use = "it ends when this is dropped"]
+pub struct Declaration {
+    driver: Arc<SimulatedDriver>,
+    id: u64,
+}
+
+impl Declaration {
+    /// Declares that the work of a launch, which the calling thread submits, accesses memory as `uses` says and no
+    /// other memory of blocks, until the returned value is dropped: on this stream or, with a null stream, on
+    /// all. Without `uses` the work may access anything. A declaration for all streams replaces the
+    /// earlier ones while it is in force; one for a stream adds to them.
+    ///
+    /// `None` unless the device is simulated: NVIDIA's driver compares nothing.
+    pub fn begin<'u>(
+        device: &Device,
+        stream: CUstream,
+        uses: Option<impl IntoIterator<Item = &'u BlockUse>>,
+    ) -> Option<Self> {
+        let driver = device.simulated()?;
+        let uses = uses.map(|uses| {
+            uses.into_iter().map(DeclaredUse::of).collect::<SmallVec<[DeclaredUse; 8]>>()
+        });
+        Some(driver.declare(stream, uses.as_deref()))
+    }
+
+    /// Allows the calling thread's work to access anything until the returned value is dropped.
+    pub(crate) fn of_anything(device: &Device) -> Option<Self> {
+        Self::begin(device, std::ptr::null_mut(), None::<[&BlockUse; 0]>)
+    }
+
+    /// Returns whether a device of this process is simulated, so that declarations are compared.
+    #[must_use]
+    #[inline]
+    pub fn is_compared() -> bool {
+        IS_SIMULATED.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Declaration {
+    fn drop(&mut self) {
+        // SAFETY: takes numbers only.
+        unsafe { (self.driver.declaration_ended)(self.driver.universe, self.id) };
+    }
+}
+
+impl DeclaredUse {
+    fn of(used: &BlockUse) -> Self {
+        let (block, bytes) = (used.block, used.bytes);
+        Self {
+            ptr: block.ptr(),
+            number: block.generation().get(),
+            start: bytes.start(),
+            end: bytes.end(),
+            reads: u32::from(used.access.reads()),
+            writes: u32::from(used.access.writes()),
         }
     }
 }
@@ -62,12 +180,13 @@ impl MemoryObserver for SimulatedDriver {
         unsafe { (self.heap_destroyed)(self.universe, ptr) };
     }
 
-    fn region_allocated(&self, ptr: u64, bytes: usize, tag: AllocTag, _: Generation) {
+    fn region_allocated(&self, ptr: u64, bytes: usize, tag: AllocTag, generation: Generation) {
         let tag = tag.name();
         // SAFETY: the name can be read during the call.
         unsafe {
             let (name, len) = (tag.as_ptr().cast(), tag.len());
-            (self.region_allocated)(self.universe, ptr, bytes as u64, name, len);
+            let (bytes, number) = (bytes as u64, generation.get());
+            (self.region_allocated)(self.universe, ptr, bytes, number, name, len);
         }
     }
 

@@ -121,6 +121,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
             Ok(slot) => Ok(with_slot(block.into_parts(), slot)),
             Err(error) => Err(DeallocateError::new(error, block)),
         }
+        .inspect(|block| self.streams.device().report_block(block))
     }
 
     /// Returns an error for a part of a block of this resource, and in a forked child.
@@ -182,6 +183,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         match self.upstream().give_away(upstream) {
             Ok(given) => {
                 self.uses().vacate(slot);
+                self.streams.device().report_given_away(passed);
                 Ok(given)
             }
             Err(refused) => {

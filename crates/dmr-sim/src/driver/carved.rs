@@ -9,7 +9,9 @@ use std::ffi::{c_char, c_int};
 use super::{chapter, put};
 use crate::abi::*;
 use crate::callback;
+use crate::declared::{Block, DeclaredUse, OwnedBlock};
 use crate::fork::is_forked_child;
+use crate::handle::Kind;
 use crate::registry;
 use crate::session::{Inside, Session};
 
@@ -17,8 +19,12 @@ chapter![
     dmrSimUniverseOf,
     dmrSimHeapCreated,
     dmrSimHeapDestroyed,
-    dmrSimRegionAllocated,
+    dmrSimNumberedRegionAllocated,
     dmrSimRegionFreed,
+    dmrSimBlockAllocated,
+    dmrSimBlockGivenAway,
+    dmrSimDeclarationBegun,
+    dmrSimDeclarationEnded,
 ];
 
 /// Returns the id of the universe of a CUDA ordinal, for the other functions. An ordinal can become
@@ -40,21 +46,83 @@ extern "C" fn dmrSimHeapDestroyed(universe: u32, ptr: u64) -> Code {
     tell(universe, |session| session.heap_destroyed(ptr))
 }
 
-/// Reports a region. `tag` is `tag_len` bytes of UTF-8.
-unsafe extern "C" fn dmrSimRegionAllocated(
+/// Reports a region, with its number in messages or 0. `tag` is `tag_len` bytes of UTF-8.
+unsafe extern "C" fn dmrSimNumberedRegionAllocated(
     universe: u32,
     ptr: u64,
     bytes: u64,
+    number: u64,
     tag: *const c_char,
     tag_len: usize,
 ) -> Code {
-    let tag = match tag_len {
+    tell(universe, |session| {
+        // SAFETY: the caller's promise.
+        let tag = unsafe { text(tag, tag_len) };
+        session.region_allocated(ptr, bytes, number, &tag);
+    })
+}
+
+/// Reports a block of a library that is an allocation of the driver, and no region of a pool.
+unsafe extern "C" fn dmrSimBlockAllocated(
+    universe: u32,
+    ptr: u64,
+    bytes: u64,
+    number: u64,
+    tag: *const c_char,
+    tag_len: usize,
+) -> Code {
+    tell(universe, |session| {
+        // SAFETY: the caller's promise.
+        let tag = unsafe { text(tag, tag_len) };
+        session.block_allocated(ptr, bytes, number, &tag);
+    })
+}
+
+/// Reports that the memory of a block belongs to the program from now on.
+extern "C" fn dmrSimBlockGivenAway(universe: u32, ptr: u64) -> Code {
+    tell(universe, |session| session.check(move |machine| machine.shadow.block_given_away(ptr)))
+}
+
+/// Begins a declaration for the calling thread: of the launches whose work it submits until the declaration ends, to
+/// `stream` or, if that is 0, to any stream. If `uses` is null, the work may access anything. Writes the
+/// id of the declaration.
+unsafe extern "C" fn dmrSimDeclarationBegun(
+    universe: u32,
+    stream: Handle,
+    uses: *const DeclaredUse,
+    count: usize,
+    id: *mut u64,
+) -> Code {
+    tell(universe, |session| {
+        let uses = (!uses.is_null()).then(|| {
+            // SAFETY: that number of uses can be read there, as the caller promises.
+            unsafe { std::slice::from_raw_parts(uses, count) }.to_vec()
+        });
+        let only = (stream != 0).then(|| session.index_of(Kind::Stream, stream));
+        // A stream that the universe does not have gets no work.
+        if let Ok(only) = only.transpose() {
+            // SAFETY: null or writable, as the caller promises.
+            let _ = unsafe { put(id, session.begin_declaration(only, uses)) };
+        }
+    })
+}
+
+extern "C" fn dmrSimDeclarationEnded(universe: u32, id: u64) -> Code {
+    tell(universe, |session| session.end_declaration(id))
+}
+
+/// Returns a text of a caller.
+///
+/// # Safety
+///
+/// `len` bytes can be read at `text`.
+unsafe fn text(text: *const c_char, len: usize) -> String {
+    let bytes = match len {
         0 => &[],
-        // SAFETY: that number of bytes can be read there, as the caller promises.
-        _ => unsafe { std::slice::from_raw_parts(tag.cast::<u8>(), tag_len) },
+        // SAFETY: by this function's contract.
+        _ => unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) },
     };
-    let tag = String::from_utf8_lossy(tag);
-    tell(universe, |session| session.region_allocated(ptr, bytes, &tag))
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 extern "C" fn dmrSimRegionFreed(universe: u32, ptr: u64) -> Code {
@@ -90,12 +158,22 @@ impl Session<'_> {
     }
 
     /// Adds a region of a pool.
-    pub(crate) fn region_allocated(&mut self, ptr: u64, bytes: u64, tag: &str) {
+    pub(crate) fn region_allocated(&mut self, ptr: u64, bytes: u64, number: u64, tag: &str) {
         let tag = (!tag.is_empty()).then(|| tag.into());
+        let block = Block { number, during: self.declarations.id() };
         let by = self.site("allocation of a pool's region");
         self.check(move |machine| {
-            machine.shadow.region_allocated(ptr, bytes, tag, by, &mut machine.findings);
+            let (shadow, findings) = (&mut machine.shadow, &mut machine.findings);
+            shadow.region_allocated(ptr, bytes, (tag, block), by, findings);
         });
+    }
+
+    /// Adds a block of a library that is no region of a pool.
+    fn block_allocated(&mut self, ptr: u64, bytes: u64, number: u64, tag: &str) {
+        let block = Block { number, during: self.declarations.id() };
+        let tag = (!tag.is_empty()).then(|| tag.into());
+        let owned = OwnedBlock { block, start: ptr, end: ptr.saturating_add(bytes), tag };
+        self.check(move |machine| machine.shadow.block_allocated(owned));
     }
 
     /// Removes a region of a pool.

@@ -25,7 +25,7 @@ pub(crate) fn launch(
     let declared = callback::run(|| (kernel.footprint)(&args)).map_err(|_| ERROR_LAUNCH_FAILED)?;
     let context = session.streams[stream as usize].context;
     let devices = session.contexts[context as usize].reaches.clone();
-    let origin = session.kernel_origin(name);
+    let origin = session.declared(stream, session.kernel_origin(name));
     let (epoch, deps) = session.begin(stream);
     let access = Access::new(epoch, origin.clone());
     let ticket = declared.is_recorded.then(|| session.launch_unchecked(access.clone(), &devices));

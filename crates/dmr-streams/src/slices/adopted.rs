@@ -172,7 +172,7 @@ impl StreamPool {
         held.slices.insert(generation.get(), slice);
         // SAFETY: the slice has these bytes, which stay allocated until it is dropped, and that takes the block. The
         // generation is new.
-        unsafe {
+        let block = unsafe {
             DeviceBlock::from_parts(BlockParts {
                 ptr,
                 bytes,
@@ -186,7 +186,9 @@ impl StreamPool {
                 state: BlockState::Live,
                 part_depth: 0,
             })
-        }
+        };
+        self.device().report_block(&block);
+        block
     }
 
     /// Takes a block out of the use table and returns its slice, whose stream comes after all uses.
@@ -238,6 +240,7 @@ impl StreamPool {
         self.uses().vacate(slot);
         adopted.count_freed(held.bytes, false);
         held.slice.leak();
+        self.device().report_given_away(id);
         Ok(given)
     }
 
