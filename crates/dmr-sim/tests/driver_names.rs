@@ -6,29 +6,28 @@ mod support;
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use cudarc::driver::sys;
 use support::gpu::machine;
 
-/// Returns the folders of all versions of cudarc beside the one that these tests use: in a registry's folder these are
-/// the versions that any program of this machine uses.
+/// Returns the folders of all versions of cudarc in cargo's home: those that any program of this machine uses.
+/// `cargo metadata` is not asked: it refuses where packages of other platforms were never downloaded.
 fn bindings() -> Vec<PathBuf> {
-    let cargo = Command::new(env!("CARGO"))
-        .args(["metadata", "--offline", "--format-version", "1"]) // of the crate's folder, where tests run
-        .output()
-        .expect("cargo runs");
-    let text = String::from_utf8(cargo.stdout).expect("metadata is text");
-    let start = "\"manifest_path\":\"";
-    let manifests = text.split(start).skip(1).filter_map(|rest| rest.split('"').next());
-    let mut folders = manifests.filter_map(|manifest| Path::new(manifest).parent());
-    let is_cudarc = |folder: &Path| {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let sources = home.expect("cargo has a home").join("registry/src");
+    let entries = |folder: &Path| -> Vec<PathBuf> {
+        let found = std::fs::read_dir(folder).into_iter().flatten();
+        found.filter_map(|entry| Some(entry.ok()?.path())).collect()
+    };
+    let is_cudarc = |folder: &PathBuf| {
         folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("cudarc"))
     };
-    let ours = folders.find(|folder| is_cudarc(folder)).expect("cudarc is a dependency");
-    let beside = std::fs::read_dir(ours.parent().expect("it is in a folder")).expect("a folder");
-    let beside = beside.filter_map(|entry| Some(entry.ok()?.path()));
-    beside.filter(|folder| is_cudarc(folder)).collect()
+    let registries = entries(&sources);
+    let found: Vec<_> =
+        registries.iter().flat_map(|registry| entries(registry)).filter(is_cudarc).collect();
+    assert!(!found.is_empty(), "no cudarc in {}", sources.display());
+    found
 }
 
 /// Returns the driver's functions that the bindings in this folder look up: the names in string literals.
