@@ -84,6 +84,16 @@ pub(crate) fn submit(
     uses: &[Use<'_>],
     work: impl FnOnce() -> ResourceResult<()>,
 ) -> ResourceResult<()> {
+    submit_beside(stream, uses, uses, work)
+}
+
+/// Submits work as [`submit`] does, which accesses memory as `declared` says: also as uses that the caller records.
+pub(crate) fn submit_beside(
+    stream: &StreamGuard<'_>,
+    uses: &[Use<'_>],
+    declared: &[Use<'_>],
+    work: impl FnOnce() -> ResourceResult<()>,
+) -> ResourceResult<()> {
     let (streams, id) = (stream.pool(), stream.id());
     // All that is tracked on one pool is in one table: any resource that tracks will do.
     let Some(mut resource) = uses.first().map(|used| &used.owner.resource) else { return work() };
@@ -107,13 +117,13 @@ pub(crate) fn submit(
     streams.device().bind()?;
     let mut tokens = LaunchTokens::new(id);
     tokens.prepare(stream, resource, &pinned, &tracked)?;
-    let worked = declared(streams.device(), uses, work);
+    let worked = compared(streams.device(), declared, work);
     worked.and(tokens.finish(streams, resource))
 }
 
-/// Runs `work`, an operation that accesses memory as `uses` says.
+/// Runs `work`, which the simulated driver compares with `uses`.
 #[inline]
-pub(crate) fn declared<T>(device: &Device, uses: &[Use<'_>], work: impl FnOnce() -> T) -> T {
+fn compared<T>(device: &Device, uses: &[Use<'_>], work: impl FnOnce() -> T) -> T {
     if !Declaration::is_compared() {
         return work();
     }

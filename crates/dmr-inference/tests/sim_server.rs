@@ -1,8 +1,10 @@
 //! The server on the simulated driver: right tokens, no race, no refused launch, and nothing left at the end.
 
+use std::sync::{Arc, Mutex};
+
 use dmr_inference::schedule::{run_on_cudarc, run_on_cudarc_pages, run_on_dmr};
 use dmr_inference::{Config, Outcome, model};
-use dmr_sim::{Policy, ReportKind, Universe, UniverseBuilder};
+use dmr_sim::{Policy, Report, ReportKind, Universe, UniverseBuilder};
 
 fn machine(builder: UniverseBuilder) -> (Universe, Config) {
     let universe = builder.build().expect("the simulated driver");
@@ -48,11 +50,44 @@ fn a_read_that_is_not_recorded_is_found_and_the_report_names_the_kernels() {
     let (universe, config) = machine(Universe::builder());
     run_on_dmr(&Config { requests: 8, forget_a_read: true, ..config }).unwrap();
     let reports = universe.reports();
-    assert!(!reports.is_empty(), "a planted race is not found");
-    for report in reports {
+    let (undeclared, races): (Vec<_>, Vec<_>) =
+        reports.into_iter().partition(|report| report.kind == ReportKind::UndeclaredRead);
+    assert!(!undeclared.is_empty() && !races.is_empty(), "{undeclared:?} {races:?}");
+    for report in undeclared {
+        let text = report.to_string();
+        assert!(text.contains("kernel decode") && text.contains("declare the bytes"), "{text}");
+    }
+    for report in races {
         let text = report.to_string();
         assert_eq!(report.kind, ReportKind::ReadAfterWrite, "{text}");
         assert!(text.contains("kernel prefill") && text.contains("kernel decode"), "{text}");
+    }
+}
+
+/// One use of each of the first declarations is left out, a different one in each run.
+#[test]
+fn every_use_that_the_server_declares_is_needed() {
+    for at in 0..40 {
+        let (universe, config) = machine(Universe::builder());
+        let (planted, mut seen) = (Arc::new(Mutex::new(None)), 0);
+        let plant = Arc::clone(&planted);
+        universe.alter_declarations(move |uses| {
+            if seen == at && !uses.is_empty() {
+                *plant.lock().unwrap() = Some(uses.remove(at % uses.len()).block);
+            }
+            seen += 1;
+        });
+        run_on_dmr(&Config { requests: 4, workers: 1, ..config }).unwrap();
+        let block = *planted.lock().unwrap();
+        let reports = universe.reports();
+        let names_it = |report: &Report| {
+            report.undeclared.as_ref().is_some_and(|undeclared| Some(undeclared.block) == block)
+        };
+        assert!(block.is_some(), "there are more declarations than {at}");
+        assert!(
+            reports.iter().any(names_it),
+            "{at}: block #{block:?} is not declared: {reports:?}"
+        );
     }
 }
 

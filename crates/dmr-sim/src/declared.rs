@@ -28,17 +28,23 @@ pub(crate) struct Block {
 /// A use that a launch declares, as the library passes it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct DeclaredUse {
+pub struct DeclaredUse {
     /// An address in the block.
-    ptr: u64,
+    pub ptr: u64,
     /// The number of the block.
-    number: u64,
-    /// The first address, and the address behind the last; 0 and `u64::MAX` for the whole block.
-    start: u64,
-    end: u64,
-    reads: u32,
-    writes: u32,
+    pub block: u64,
+    /// The first address; 0 for the whole block.
+    pub start: u64,
+    /// The address behind the last; `u64::MAX` for the whole block.
+    pub end: u64,
+    /// 1 if the launch reads the bytes, otherwise 0.
+    pub reads: u32,
+    /// 1 if the launch writes the bytes, otherwise 0.
+    pub writes: u32,
 }
+
+/// Changes the uses that a launch declares: a planted mistake.
+pub(crate) type AlterUses = Box<dyn FnMut(&mut Vec<DeclaredUse>) + Send>;
 
 /// The uses that the launches in force declare. What they do not allow is a finding.
 #[derive(Debug, Default)]
@@ -66,6 +72,8 @@ struct Allowed {
 #[derive(Default)]
 pub(crate) struct Declarations {
     last_id: u64,
+    /// Called with the uses of each launch.
+    pub(crate) alter: Option<AlterUses>,
     of_threads: HashMap<ThreadId, Vec<Scope>>,
 }
 
@@ -103,8 +111,11 @@ impl Machine {
     pub(crate) fn begin_declaration(
         &mut self,
         stream: Option<u32>,
-        uses: Option<Vec<DeclaredUse>>,
+        mut uses: Option<Vec<DeclaredUse>>,
     ) -> u64 {
+        if let (Some(alter), Some(uses)) = (&mut self.declarations.alter, &mut uses) {
+            alter(uses);
+        }
         self.declarations.last_id += 1;
         let id = self.declarations.last_id;
         let own = uses.map(|uses| Declaration { uses, ..Declaration::default() });
@@ -173,7 +184,7 @@ impl Declaration {
                 };
                 let comma = if allowed.listed.is_empty() { "" } else { ", " };
                 let tag = known.and_then(|block| block.tag);
-                let name = name(tag.as_deref(), used.number);
+                let name = name(tag.as_deref(), used.block);
                 let _ = write!(allowed.listed, "{comma}{access} {name}");
             }
             allowed.accesses.join();

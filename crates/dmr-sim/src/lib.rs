@@ -111,7 +111,7 @@ mod waiting;
 mod words;
 
 pub use boot::{EXIT_STATUS, boot, boot_library};
-pub use declared::Undeclared;
+pub use declared::{DeclaredUse, Undeclared};
 pub use dmr_ptx::{Checks, Limits};
 pub use driver::{driver_functions, is_capture_mode_global, reset_capture_mode};
 pub use faults::{CallCounts, Hold};

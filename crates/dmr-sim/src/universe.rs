@@ -8,6 +8,7 @@ use dmr_ptx::{Checks, Limits};
 use crate::abi::Code;
 use crate::callback;
 use crate::clock::Clock;
+use crate::declared::DeclaredUse;
 use crate::faults::{CallCounts, Hold};
 use crate::fork::is_forked_child;
 use crate::install::{InstallError, install};
@@ -339,6 +340,16 @@ impl Universe {
         hook: impl Fn(&'static str) -> Option<Code> + Send + Sync + 'static,
     ) -> bool {
         self.shared().faults.on_entry(Box::new(hook))
+    }
+
+    /// Makes mistakes in what launches declare: `alter` is called with the uses that each strict launch declares from
+    /// now on, and each operation of a buffer, and may remove or change them. Would your test notice a use that was
+    /// not declared? Only what the simulator compares is altered, not how the launch is ordered.
+    ///
+    /// `alter` may not call the driver or the universe.
+    pub fn alter_declarations(&self, alter: impl FnMut(&mut Vec<DeclaredUse>) + Send + 'static) {
+        let replaced = self.session().declarations.alter.replace(Box::new(alter));
+        drop(replaced); // not under the lock: this drops the values of the closure
     }
 
     /// Removes all faults that were not applied yet.
