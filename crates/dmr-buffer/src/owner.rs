@@ -128,7 +128,7 @@ fn compared<T>(device: &Device, uses: &[Use<'_>], work: impl FnOnce() -> T) -> T
         return work();
     }
     let uses = uses.iter().map(|used| &used.used);
-    let _declared = Declaration::begin(device, std::ptr::null_mut(), Some(uses));
+    let _declared = Declaration::begin(device, None, Some(uses));
     work()
 }
 

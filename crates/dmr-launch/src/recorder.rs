@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::CudaStream;
-use cudarc::driver::sys::CUstream;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockUse, DeviceMemoryResource, ResourceError, StreamId,
     UseTrackingExt,
@@ -156,7 +155,7 @@ impl LaunchRecorder {
         let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
         let mut windows = Windows::new(Arc::clone(streams), Arc::clone(resource), stream.id());
         self.open(&mut windows, &**resource, &stream)?;
-        let declared = self.declare(streams.device(), stream.stream().cu_stream());
+        let declared = self.declare(streams.device(), Some(&stream));
         let counts = (self.recorded_count(), self.skipped);
         Ok(PreparedLaunch::new(windows, stream.id(), self.mode, counts, declared))
     }
@@ -354,13 +353,13 @@ impl LaunchRecorder {
     /// Runs `work`, which the simulated driver compares with the recorded uses.
     #[cold]
     fn compared_with_its_uses<T>(&self, device: &Device, work: impl FnOnce() -> T) -> T {
-        let _declared = self.declare(device, std::ptr::null_mut());
+        let _declared = self.declare(device, None);
         work()
     }
 
     /// Declares the recorded uses of a strict launch to the simulated driver, for the work that this thread submits to
-    /// `stream`; to all streams if that is null. The work of a permissive launch may access anything.
-    fn declare(&self, device: &Device, stream: CUstream) -> Option<Declaration> {
+    /// `stream`, or to all streams. The work of a permissive launch may access anything.
+    fn declare(&self, device: &Device, stream: Option<&StreamGuard<'_>>) -> Option<Declaration> {
         let peers = self.peers.iter().flat_map(PeerUses::uses);
         let uses = (self.mode == LaunchMode::Strict).then(|| self.uses.iter().chain(peers));
         Declaration::begin(device, stream, uses)

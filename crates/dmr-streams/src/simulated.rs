@@ -10,8 +10,8 @@ use cudarc::driver::sys::CUstream;
 use dmr_core::{AllocTag, BlockUse, DeviceBlock, Generation, MemoryObserver};
 use smallvec::SmallVec;
 
-use crate::Device;
 use crate::library::optional;
+use crate::{Device, StreamGuard};
 
 impl Device {
     /// Returns the observer that is part of the driver. The simulated driver has one, and reports wrong and
@@ -39,6 +39,9 @@ pub(crate) struct SimulatedDriver {
 
 /// `true` once a device of this process is simulated.
 static IS_SIMULATED: AtomicBool = AtomicBool::new(false);
+
+/// In place of a stream, for the driver: all streams.
+const ALL_STREAMS: CUstream = std::ptr::without_provenance_mut(usize::MAX);
 
 /// A use as the driver takes it: an address in the block, the block's number, the first address and the one behind
 /// the last (0 and `u64::MAX` for the whole block), and 1 for each kind of access.
@@ -97,7 +100,7 @@ impl SimulatedDriver {
         unsafe { (self.block_given_away)(self.universe, ptr) };
     }
 
-    /// Begins a declaration for the calling thread, on this stream or, if that is null, on all.
+    /// Begins a declaration for the calling thread, on this stream.
     fn declare(self: &Arc<Self>, stream: CUstream, uses: Option<&[DeclaredUse]>) -> Declaration {
         let mut id = 0;
         let (first, count) = uses.map_or((std::ptr::null(), 0), |uses| (uses.as_ptr(), uses.len()));
@@ -118,26 +121,27 @@ pub struct Declaration {
 
 impl Declaration {
     /// Declares that the work of a launch, which the calling thread submits, accesses memory as `uses` says and no
-    /// other memory of blocks, until the returned value is dropped: on this stream or, with a null stream, on
+    /// other memory of blocks, until the returned value is dropped: on this stream or, without one, on
     /// all. Without `uses` the work may access anything. A declaration for all streams replaces the
     /// earlier ones while it is in force; one for a stream adds to them.
     ///
     /// `None` unless the device is simulated: NVIDIA's driver compares nothing.
     pub fn begin<'u>(
         device: &Device,
-        stream: CUstream,
+        stream: Option<&StreamGuard<'_>>,
         uses: Option<impl IntoIterator<Item = &'u BlockUse>>,
     ) -> Option<Self> {
         let driver = device.simulated()?;
         let uses = uses.map(|uses| {
             uses.into_iter().map(DeclaredUse::of).collect::<SmallVec<[DeclaredUse; 8]>>()
         });
+        let stream = stream.map_or(ALL_STREAMS, |stream| stream.stream().cu_stream());
         Some(driver.declare(stream, uses.as_deref()))
     }
 
     /// Allows the calling thread's work to access anything until the returned value is dropped.
     pub(crate) fn of_anything(device: &Device) -> Option<Self> {
-        Self::begin(device, std::ptr::null_mut(), None::<[&BlockUse; 0]>)
+        Self::begin(device, None, None::<[&BlockUse; 0]>)
     }
 
     /// Returns whether a device of this process is simulated, so that declarations are compared.

@@ -107,6 +107,7 @@ fn is_found(
         "{name}: declaration {at}, use {used}, {mistake:?} of block #{block}: {reports:?}"
     );
     assert!(reports.iter().all(is_it), "{name}: one mistake, one block: {reports:?}");
+    println!("{name}: declaration {at}, use {used}, {mistake:?}: {}", reports[0]);
     true
 }
 

@@ -11,7 +11,6 @@ use crate::abi::*;
 use crate::callback;
 use crate::declared::{Block, DeclaredUse, OwnedBlock};
 use crate::fork::is_forked_child;
-use crate::handle::Kind;
 use crate::registry;
 use crate::session::{Inside, Session};
 
@@ -83,9 +82,12 @@ extern "C" fn dmrSimBlockGivenAway(universe: u32, ptr: u64) -> Code {
     tell(universe, |session| session.check(move |machine| machine.shadow.block_given_away(ptr)))
 }
 
+/// In place of a stream: all streams.
+const ALL_STREAMS: Handle = Handle::MAX;
+
 /// Begins a declaration for the calling thread: of the launches whose work it submits until the declaration ends, to
-/// `stream` or, if that is 0, to any stream. If `uses` is null, the work may access anything. Writes the
-/// id of the declaration.
+/// `stream` or, if that is [`ALL_STREAMS`], to any. If `uses` is null, the work may access anything. Writes the id of the
+/// declaration.
 unsafe extern "C" fn dmrSimDeclarationBegun(
     universe: u32,
     stream: Handle,
@@ -98,8 +100,8 @@ unsafe extern "C" fn dmrSimDeclarationBegun(
             // SAFETY: that number of uses can be read there, as the caller promises.
             unsafe { std::slice::from_raw_parts(uses, count) }.to_vec()
         });
-        let only = (stream != 0).then(|| session.index_of(Kind::Stream, stream));
-        // A stream that the universe does not have gets no work.
+        let only = (stream != ALL_STREAMS).then(|| session.stream(stream));
+        // A stream that the universe does not have, or that is lost, gets no work.
         if let Ok(only) = only.transpose() {
             // SAFETY: null or writable, as the caller promises.
             let _ = unsafe { put(id, session.begin_declaration(only, uses)) };
