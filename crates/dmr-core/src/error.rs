@@ -112,12 +112,14 @@ pub enum ResourceError {
 
     /// All of a fixed number of things are in use.
     #[non_exhaustive]
-    #[error("all {limit} {what} are in use: return one, or configure more")]
+    #[error("all {limit} {what} are in use: {advice}")]
     Capacity {
         /// The things, in the plural.
         what: &'static str,
         /// Their number.
         limit: usize,
+        /// What to do, which names the setting if there is one.
+        advice: &'static str,
     },
 
     /// Another stream has an open window on the block.

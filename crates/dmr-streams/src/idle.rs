@@ -20,8 +20,8 @@ impl StreamPool {
     /// [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse) for an id of another pool, of a returned lease or of
     /// a retired stream; [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing), because waiting would end
     /// the capture; [`Driver`](dmr_core::ResourceError::Driver), which may come from work submitted earlier.
-    pub fn synchronize(&self, stream: StreamId) -> ResourceResult<()> {
-        let stream = self.enter(stream)?;
+    pub fn synchronize(&self, stream: impl Into<StreamId>) -> ResourceResult<()> {
+        let stream = self.enter(stream.into())?;
         stream.refuse_capture()?;
         stream.synchronize()
     }

@@ -43,6 +43,7 @@ mod idle;
 mod kernels;
 pub mod launch;
 pub mod lease;
+mod lease_table;
 pub mod library;
 pub mod memory;
 mod names;

@@ -1,15 +1,15 @@
 //! The stream pool: a fixed number of streams of one device, named by ids.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use cudarc::driver::CudaStream;
 use dmr_core::process::LeakedInChild;
-use dmr_core::sync::lock;
 use dmr_core::{ResourceError, ResourceResult, StreamId, StreamPoolId};
 
 use crate::holds::Holds;
+use crate::lease_table::{LeaseTable, Locked};
 use crate::pinned::PinnedPool;
 use crate::progress::Progress;
 use crate::slot::{PERMANENT, PoolStream, SlotLease, StreamSlot};
@@ -53,7 +53,7 @@ pub struct StreamPool {
     /// The number of slots for streams that are leased.
     max_streams: usize,
     /// By slot. Never held across a driver call.
-    leases: LeakedInChild<Mutex<Box<[SlotLease]>>>,
+    leases: LeakedInChild<LeaseTable<Box<[SlotLease]>>>,
     pub(crate) turn: AtomicUsize,
     progress: LeakedInChild<Progress>,
     uses: LeakedInChild<Slots>,
@@ -93,7 +93,7 @@ impl StreamPool {
             priority: config.priority,
             slots: LeakedInChild::new((0..slots).map(|_| StreamSlot::default()).collect()),
             max_streams,
-            leases: LeakedInChild::new(Mutex::new(vec![SlotLease::default(); slots].into())),
+            leases: LeakedInChild::new(LeaseTable::new(vec![SlotLease::default(); slots].into())),
             turn: AtomicUsize::new(0),
             progress: LeakedInChild::new(Progress::new(slots)),
             uses: LeakedInChild::new(Slots::new(id, slots)),
@@ -336,8 +336,12 @@ impl StreamPool {
         StreamId::from_parts(self.id, slot, lease).unwrap_or(StreamId::DEFAULT)
     }
 
-    pub(crate) fn leases(&self) -> MutexGuard<'_, Box<[SlotLease]>> {
-        lock(&self.leases)
+    pub(crate) fn leases(&self) -> Locked<'_, Box<[SlotLease]>> {
+        self.leases.lock()
+    }
+
+    pub(crate) fn lease_table(&self) -> &LeaseTable<Box<[SlotLease]>> {
+        &self.leases
     }
 }
 

@@ -44,6 +44,8 @@ fn every_stream_is_leased_once_and_then_the_pool_says_it_has_no_more() {
 
     let error = rig.streams().acquire().unwrap_err();
     assert!(matches!(error, ResourceError::Capacity { limit: 4, .. }), "{error}");
+    let advice = ": return one, wait for one with `acquire_timeout`, or raise `max_streams`";
+    assert!(error.to_string().ends_with(advice), "{error}");
 
     let returned = handle(&leases.pop().unwrap());
     assert_eq!(handle(&rig.streams().acquire().unwrap()), returned);

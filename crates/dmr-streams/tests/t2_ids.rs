@@ -3,7 +3,7 @@
 use dmr_core::error::StreamProblem;
 use dmr_core::{ResourceError, ResourceResult, StreamId};
 use dmr_streams::{StreamPool, StreamPoolConfig};
-use dmr_testkit::Rig;
+use dmr_testkit::{Rig, block_on};
 
 fn problem<T>(result: ResourceResult<T>) -> (StreamId, StreamProblem) {
     match result.err().expect("a refused stream") {
@@ -79,4 +79,14 @@ fn a_lease_that_ends_while_its_id_is_being_used_leaves_no_other_stream_behind() 
         assert_eq!(problem::<()>(Err(user.join().unwrap())), (id, StreamProblem::ReturnedLease));
         assert_eq!(next.id().slot(), id.slot());
     });
+}
+
+/// `synchronize` takes what `completed` takes: a lease, or an id.
+#[test]
+fn a_lease_names_its_stream_where_the_host_waits_and_where_a_future_does() {
+    let rig = Rig::new();
+    let lease = rig.stream();
+    rig.streams().synchronize(&lease).unwrap();
+    rig.streams().synchronize(lease.id()).unwrap();
+    assert_eq!(block_on(rig.streams().completed(&lease)), Ok(()));
 }

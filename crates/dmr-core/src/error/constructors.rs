@@ -127,7 +127,16 @@ impl ResourceError {
     /// Makes a [`Capacity`](Self::Capacity).
     #[must_use]
     pub const fn capacity(what: &'static str, limit: usize) -> Self {
-        Self::Capacity { what, limit }
+        Self::Capacity { what, limit, advice: "return one, or configure more" }
+    }
+
+    /// Sets the advice of a [`Capacity`](Self::Capacity); returns other errors unchanged.
+    #[must_use]
+    pub fn advised(mut self, what_to_do: &'static str) -> Self {
+        if let Self::Capacity { advice, .. } = &mut self {
+            *advice = what_to_do;
+        }
+        self
     }
 
     /// Makes a [`WindowConflict`](Self::WindowConflict).

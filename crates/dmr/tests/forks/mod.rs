@@ -319,6 +319,7 @@ fn calls_of_a_child(
         calls.push(("record", refused(resource.record_block_use(&block, stream))));
     }
     calls.push(("acquire", refused(streams.acquire())));
+    calls.push(("wait for a stream", refused(streams.acquire_timeout(std::time::Duration::MAX))));
     calls.push(("next", refused(streams.next())));
     calls.push(("synchronize", refused(streams.synchronize_until(std::time::Instant::now()))));
     calls.push(("synchronize", refused(streams.synchronize(stream))));
