@@ -332,6 +332,23 @@ pub enum ResourceError {
     },
 }
 
+impl ResourceError {
+    /// Returns whether the call could succeed with less memory: if less of it were requested, or more were free. Of the
+    /// device, of the host, or of a budget or a limit.
+    #[must_use]
+    pub const fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::OutOfMemory { .. } | Self::OutOfBudget { .. } => true,
+            // `CUDA_ERROR_OUT_OF_MEMORY`.
+            Self::Driver { code, .. } => *code == 2,
+            Self::InvalidSize { problem, .. } => {
+                matches!(problem, SizeProblem::Overflow | SizeProblem::BeyondDevice { .. })
+            }
+            _ => false,
+        }
+    }
+}
+
 /// The error of [`deallocate`](crate::DeviceMemoryResource::deallocate), with the block.
 ///
 /// No memory is lost: call `deallocate` again later, or that of the resource that allocated the block.

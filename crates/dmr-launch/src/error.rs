@@ -137,6 +137,20 @@ pub enum LaunchError<E = Infallible> {
     Finish(#[source] ResourceError),
 }
 
+impl<E> LaunchError<E> {
+    /// Converts the closure's error.
+    pub fn map_enqueue<F>(self, convert: impl FnOnce(E) -> F) -> LaunchError<F> {
+        match self {
+            Self::Prepare(error) => LaunchError::Prepare(error),
+            Self::Enqueue { error, finish } => {
+                LaunchError::Enqueue { error: convert(error), finish }
+            }
+            Self::View(error) => LaunchError::View(error),
+            Self::Finish(error) => LaunchError::Finish(error),
+        }
+    }
+}
+
 impl fmt::Display for RefusedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -79,6 +79,7 @@ mod error;
 #[cfg(feature = "dmr-adaptors")]
 mod layered;
 mod layers;
+mod one_error;
 mod pinned;
 #[cfg(feature = "pool")]
 mod pooled;
@@ -90,6 +91,7 @@ pub use backend::Backend;
 pub use builder::DeviceRuntimeBuilder;
 pub use error::RuntimeError;
 pub use layers::SharedResource;
+pub use one_error::{Error, NotHandedOver, Result};
 pub use pinned::SharedHostResource;
 pub use runtime::{DeviceRuntime, MAX_DEVICE_ORDINALS};
 pub use shutdown::{ShutdownError, shutdown};
