@@ -28,7 +28,7 @@ pub struct Spill(Arc<Registry>);
 
 struct Registry {
     process: Process,
-    copies: StreamLease,
+    copies: Arc<StreamLease>,
     /// Zero of the clock by which buffers get cold.
     start: Instant,
     entries: Mutex<Entries>,
@@ -49,14 +49,25 @@ impl Spill {
     ///
     /// As [`StreamPool::acquire`].
     pub fn new(streams: &Arc<StreamPool>) -> ResourceResult<Self> {
-        Ok(Self(Arc::new(Registry {
+        Ok(Self::copying_on(Arc::new(streams.acquire()?)))
+    }
+
+    /// Makes another registry, for other buffers, which copies on the same stream as this one: for a tenant, which
+    /// spills its own buffers and leases no stream for that.
+    #[must_use]
+    pub fn sibling(&self) -> Self {
+        Self::copying_on(Arc::clone(&self.0.copies))
+    }
+
+    fn copying_on(copies: Arc<StreamLease>) -> Self {
+        Self(Arc::new(Registry {
             process: Process::current(),
-            copies: streams.acquire()?,
+            copies,
             start: Instant::now(),
             entries: Mutex::default(),
             spilled: Counter::default(),
             restored: Counter::default(),
-        })))
+        }))
     }
 
     /// Inserts a buffer, which may be spilled from now on.

@@ -95,7 +95,7 @@ pub use one_error::{Error, NotHandedOver, Result};
 pub use pinned::SharedHostResource;
 pub use runtime::{DeviceRuntime, MAX_DEVICE_ORDINALS};
 pub use shutdown::{ShutdownError, shutdown};
-pub use tenant::Tenant;
+pub use tenant::{Tenant, TenantBuilder};
 
 pub use dmr_buffer::bytemuck;
 

@@ -105,6 +105,13 @@ impl Budget {
         if self.tree.is_forked() { AllocTag::UNTAGGED } else { *lock(&self.account.name) }
     }
 
+    /// Returns whether both are the same budget, or parts of the same one: a block that passes through both is then
+    /// charged to it twice.
+    #[must_use]
+    pub fn shares_root_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.tree, &other.tree)
+    }
+
     /// Returns the limit, in bytes.
     #[must_use]
     pub fn limit(&self) -> u64 {
