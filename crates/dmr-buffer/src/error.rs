@@ -64,9 +64,41 @@ pub enum BufferError {
         len: usize,
     },
 
+    /// Bytes cannot be seen as elements of another type.
+    #[non_exhaustive]
+    #[error(
+        "{bytes} bytes of {from} at {ptr:#x} cannot be seen as {to}, of {element_bytes} bytes aligned to {alignment}: {}",
+        cast_advice(*.ptr, *.element_bytes, *.alignment)
+    )]
+    Cast {
+        /// The type of the elements.
+        from: &'static str,
+        /// The requested type.
+        to: &'static str,
+        /// Bytes of the view.
+        bytes: usize,
+        /// The address of the view.
+        ptr: u64,
+        /// Bytes of an element of the requested type.
+        element_bytes: usize,
+        /// The alignment of the requested type, in bytes.
+        alignment: usize,
+    },
+
     /// A buffer cannot be divided into chunks of no elements.
     #[error("a buffer has no chunks of 0 elements: use a chunk size of 1 or more")]
     EmptyChunks,
+}
+
+/// Returns the advice for a cast, by the one of its conditions that is not met.
+fn cast_advice(ptr: u64, element_bytes: usize, alignment: usize) -> String {
+    if element_bytes == 0 {
+        "cast to a type that has bytes".to_owned()
+    } else if !ptr.is_multiple_of(alignment as u64) {
+        format!("slice it from an address that is a multiple of {alignment}")
+    } else {
+        format!("slice it to a multiple of {element_bytes} bytes")
+    }
 }
 
 #[cfg(test)]
@@ -83,6 +115,7 @@ mod tests {
             BufferError::InUse => ": finish or cancel it",
             BufferError::OutOfRange { .. } => ": use a range inside of it",
             BufferError::EmptyChunks => ": use a chunk size of 1 or more",
+            BufferError::Cast { .. } => ": slice it to a multiple of 4 bytes",
         }
     }
 
@@ -95,6 +128,14 @@ mod tests {
             BufferError::PinnedLengthMismatch { pinned_len: 2, device_len: 3 },
             BufferError::InUse,
             BufferError::OutOfRange { start: 2, end: 5, len: 4 },
+            BufferError::Cast {
+                from: "u8",
+                to: "f32",
+                bytes: 7,
+                ptr: 0x100,
+                element_bytes: 4,
+                alignment: 4,
+            },
             BufferError::EmptyChunks,
         ] {
             let message = error.to_string();

@@ -1,5 +1,6 @@
 //! Views of a buffer, or of a part of it, in device memory and in pinned memory.
 
+mod cast;
 mod device;
 mod memory;
 
