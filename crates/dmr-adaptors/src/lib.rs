@@ -82,6 +82,8 @@
 //! [`dmr_core::forward!`] writes the methods that are only forwarded. It has tests of its own (`tests/a4_*.rs`), and a
 //! place in `tests/a4_forwarding.rs`, `tests/a4_stacks_failures.rs` and `tests/sim_a4_stacks.rs`.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(any(feature = "budget", feature = "logging", feature = "statistics"))]
 mod host;
 mod layer;

@@ -118,7 +118,7 @@ pub enum ResourceError {
         what: &'static str,
         /// Their number.
         limit: usize,
-        /// What to do, which names the setting if there is one.
+        /// The advice, which names the setting if there is one.
         advice: &'static str,
     },
 

@@ -28,6 +28,8 @@
 //! | [`ops`] | [`DeviceOps`], the device operations that guards and verifiers need |
 //! | `conformance` | the contract as a suite (feature `conformance`) |
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod at_exit;
 pub mod block;
 pub mod bytes;

@@ -1,21 +1,49 @@
-//! Stream-ordered GPU device memory: one runtime per GPU, swappable backends.
+//! Stream-ordered GPU memory: buffers and launches that are ordered across CUDA streams, a fast pool with a hard budget.
 //!
-//! [`DeviceRuntime`] puts a device, its streams and a memory resource together. Memory comes from
-//! its [`resource`](DeviceRuntime::resource), for use on one of its
-//! [`streams`](DeviceRuntime::streams):
+//! A launch declares the buffers that it reads and writes. Whatever other streams still do with them is waited for, and
+//! later uses wait for the launch:
 //!
 //! ```no_run
+//! use dmr::cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
 //! use dmr::prelude::*;
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let runtime = DeviceRuntime::try_get(0)?;
-//! let stream = runtime.streams().acquire()?;
-//! let block = runtime.resource().allocate(1 << 20, stream.id(), AllocTag::new("weights"))?;
-//! // ... launch work on `stream.stream()` that uses `block.ptr()` ...
-//! runtime.resource().deallocate(block)?;
+//! /// Doubles numbers with a kernel `twice(x, y, n)`.
+//! fn doubled(gpu: &DeviceRuntime, twice: &CudaFunction, host: &[f32]) -> dmr::Result<Vec<f32>> {
+//!     let (load, compute) = (gpu.streams().acquire()?, gpu.streams().acquire()?);
+//!     let x = DeviceBuffer::from_host(gpu, &load, host)?; // copied on `load`
+//!     let mut y = DeviceBuffer::<f32>::zeroed(gpu, &compute, x.len())?;
+//!
+//!     let mut launch = LaunchRecorder::new_strict(&compute);
+//!     let (from, to, n) = (launch.read(&x), launch.write(&mut y), x.len() as u32);
+//!     launch.launch(gpu, |stream| {
+//!         let mut kernel = stream.launch_builder(twice);
+//!         kernel.arg(&from).arg(&to).arg(&n);
+//!         // SAFETY: the kernel takes two addresses and a count, and stays inside both buffers.
+//!         unsafe { kernel.launch(LaunchConfig::for_num_elems(n)) }
+//!     })?; // `compute` waits for the copy
+//!     drop(x); // freed when `compute` has read it
+//!     Ok(y.to_host(&compute)?)
+//! }
+//!
+//! # fn main() -> dmr::Result {
+//! let gpu = DeviceRuntime::try_get(0)?;
+//! # let _ = gpu;
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! | to | use |
+//! | --- | --- |
+//! | open a device | [`DeviceRuntime::try_get`], or a [builder](DeviceRuntime::builder) with budget, log, statistics and spilling |
+//! | lease a stream | [`acquire`](dmr_streams::StreamPool::acquire) of the runtime's [`streams`](DeviceRuntime::streams) |
+//! | hold elements on the device | [`DeviceBuffer`](dmr_buffer::DeviceBuffer), its views and [`PinnedBuffer`](dmr_buffer::PinnedBuffer) |
+//! | launch a kernel, or cuBLAS | [`LaunchRecorder`](dmr_launch::LaunchRecorder) |
+//! | give a query its own limits | [`DeviceRuntime::tenant_builder`] |
+//! | handle a shortage of memory | [`Error::is_out_of_memory`] |
+//! | await the device | [`completed`](dmr_streams::StreamPool::completed), [`to_host_async`](dmr_buffer::DeviceBuffer::to_host_async) |
+//! | allocate blocks of bytes | [`resource`](DeviceRuntime::resource) of the runtime |
+//!
+//! [`prelude`] has what most programs need.
 //!
 //! # Features
 //!
@@ -71,12 +99,12 @@
 //! # }
 //! ```
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod backend;
 mod builder;
 mod error;
-#[cfg(feature = "dmr-adaptors")]
 mod layered;
 mod layers;
 mod one_error;

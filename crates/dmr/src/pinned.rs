@@ -76,11 +76,15 @@ impl crate::DeviceRuntimeBuilder {
     /// A buffer that does not fit waits for dropped ones before it is refused. Device memory does not count. Nor does
     /// free memory that the pool of pinned memory keeps: [`DeviceRuntime::pinned_usage`] has it as `reserved`, and
     /// [`DeviceRuntime::trim_pinned`] returns it.
+    ///
+    /// Needs feature `budget`.
     pub fn pinned_budget(self, bytes: u64) -> Self {
         self.pinned_budget_on(&Budget::new(bytes).named(dmr_core::AllocTag::new("pinned memory")))
     }
 
     /// Bounds the pinned memory of the runtime's buffers by an account of your own.
+    ///
+    /// Needs feature `budget`.
     pub fn pinned_budget_on(mut self, budget: &Budget) -> Self {
         self.layers.pinned_budget = Some(budget.clone());
         self
@@ -105,6 +109,8 @@ impl DeviceRuntime {
     }
 
     /// Returns the account that pinned memory is charged to.
+    ///
+    /// Needs feature `budget`.
     #[cfg(feature = "budget")]
     #[must_use]
     pub fn pinned_budget(&self) -> Option<&Budget> {
@@ -113,6 +119,8 @@ impl DeviceRuntime {
 
     /// Returns the counts of pinned memory of a kind, apart from those of device memory. They are on where
     /// [`statistics`](Self::statistics) are.
+    ///
+    /// Needs feature `statistics`.
     #[cfg(feature = "statistics")]
     #[must_use]
     pub fn pinned_statistics(

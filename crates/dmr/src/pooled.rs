@@ -23,6 +23,8 @@ impl DeviceRuntimeBuilder {
     /// virtual memory; with a page size of 0, and where it has none, it carves up blocks of the
     /// async backend. Under a [`budget`](Self::budget) pages are made small enough for 16 of them to
     /// fit into it, as far as the device has such small ones.
+    ///
+    /// Needs feature `pool`.
     pub fn pool_config(mut self, config: PoolConfig) -> Self {
         self.settings.pool = Some(config);
         self
@@ -41,6 +43,8 @@ impl DeviceRuntimeBuilder {
     /// blocks to it by default, and takes its memory from the direct backend: the tool refuses blocks in
     /// other memory. The resource's `Debug` output is then `Pool(Direct(device 0))`. With
     /// `without_observer` or `observer` the pool has the same upstream as without the feature.
+    ///
+    /// Needs feature `pool`.
     pub fn observer(mut self, observer: Arc<dyn MemoryObserver>) -> Self {
         self.settings.observer = ObserverChoice::Given(observer);
         self
@@ -48,6 +52,8 @@ impl DeviceRuntimeBuilder {
 
     /// Reports the pool's blocks to no observer, not even to the simulated driver: for measurements
     /// on it, and for tests of exact sizes and of growth in place.
+    ///
+    /// Needs feature `pool`.
     pub fn without_observer(mut self) -> Self {
         self.settings.observer = ObserverChoice::None;
         self
@@ -80,6 +86,8 @@ impl DeviceRuntime {
     /// Returns the pool, if that is the backend; its [`stats`](PoolResource::stats) say what it
     /// holds. It is below every layer but the budget: those layers do not see what is allocated
     /// here. Free a block of [`resource`](DeviceRuntime::resource) there and not here.
+    ///
+    /// Needs feature `pool`.
     #[must_use]
     pub fn pool(&self) -> Option<&PoolResource<SharedResource>> {
         self.layers.pool.as_deref()

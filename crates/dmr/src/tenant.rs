@@ -24,6 +24,7 @@ pub struct Tenant {
     streams: Arc<StreamPool>,
     resource: SharedResource,
     pinned: Pinned,
+    #[allow(dead_code, reason = "what is read depends on the features")]
     layers: TenantLayers,
 }
 

@@ -106,7 +106,7 @@ fn other_errors_are_not_out_of_memory() {
     });
 }
 
-/// What the closure of a launch returns, and the refusal of a launch, convert in one step.
+/// The error of a closure, and the refusal of a launch, convert in one step.
 #[test]
 fn errors_of_launches_and_of_their_closures_convert() {
     fn launched(gpu: &DeviceRuntime, code: sys::CUresult) -> dmr::Result {

@@ -2,6 +2,7 @@
 
 mod dependencies;
 mod errors;
+mod features;
 mod manifests;
 mod pages;
 mod promises;
@@ -18,6 +19,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     let (tree, workspace) = (Tree::load()?, Workspace::load()?);
     let mut found = sources::violations(&tree);
     found.extend(errors::violations(&tree));
+    found.extend(features::violations(&tree));
     found.extend(manifests::violations(&tree, &workspace));
     found.extend(dependencies::violations(&tree, &workspace));
     found.extend(pages::violations(&tree));
