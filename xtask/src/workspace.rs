@@ -110,7 +110,7 @@ pub(crate) mod example {
     pub(crate) fn package(name: &str) -> Value {
         json!({
             "name": name, "manifest_path": format!("crates/{name}/Cargo.toml"), "publish": null,
-            "dependencies": [], "features": {}, "description": "d", "documentation": "u",
+            "dependencies": [], "features": {}, "description": "d",
             "license": "l", "rust_version": "1.88", "readme": "README.md", "keywords": ["k"],
             "categories": ["c"], "metadata": { "docs": { "rs": { "all-features": true } } },
         })

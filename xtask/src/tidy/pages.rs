@@ -26,6 +26,12 @@ pub(super) fn violations(tree: &Tree) -> Vec<Violation> {
 fn check_links(tree: &Tree, path: &str, text: &str, found: &mut Vec<Violation>) {
     for (index, line) in prose(text) {
         for target in link_targets(&without_code(line)) {
+            if let Some(name) = registry_page(target).filter(|name| is_own_crate(tree, name)) {
+                let message = format!(
+                    "`{target}` is not there before `{name}` is released: link to its README"
+                );
+                found.push(Violation::on_line(path, index, message));
+            }
             if target.contains("://") || target.starts_with('#') || target.starts_with("mailto:") {
                 continue;
             }
@@ -44,6 +50,19 @@ fn check_links(tree: &Tree, path: &str, text: &str, found: &mut Vec<Violation>) 
             }
         }
     }
+}
+
+/// Returns the crate of a page of docs.rs or crates.io.
+fn registry_page(target: &str) -> Option<&str> {
+    let page = target.strip_prefix("https://")?;
+    let page = ["docs.rs/crate/", "docs.rs/", "crates.io/crates/"]
+        .iter()
+        .find_map(|site| page.strip_prefix(site))?;
+    page.split(['/', '#']).next()
+}
+
+fn is_own_crate(tree: &Tree, name: &str) -> bool {
+    tree.has(&format!("crates/{name}/Cargo.toml"))
 }
 
 /// Checks that a path in code, such as that of a test file, exists.
@@ -177,6 +196,16 @@ mod tests {
                 "README.md:4: links to `gone.md`, which is not there",
             ]
         );
+    }
+
+    #[test]
+    fn a_page_of_a_crate_that_is_not_released_is_found() {
+        for target in ["docs.rs/dmr", "docs.rs/crate/dmr#x", "crates.io/crates/dmr/0.1.0"] {
+            let page = format!("[dmr](https://{target}), [cudarc](https://docs.rs/cudarc)\n");
+            let found = messages([("README.md", &page), ("crates/dmr/Cargo.toml", "[package]\n")]);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].contains("before `dmr` is released"), "{found:?}");
+        }
     }
 
     #[test]
