@@ -9,6 +9,7 @@ mod ci;
 mod clippy;
 mod command;
 mod compare_ptx;
+mod compile_errors;
 mod cuda;
 mod deny;
 mod direct;
@@ -40,7 +41,7 @@ usage: cargo xtask <gate>
   alone     each published crate, with each of its features alone, in a program that depends on it
   cuda      the facade compiles with cudarc's interface of each CUDA version from 12.0 on
   direct    a direct build of the facade has the direct backend alone, and its tests pass
-  docs      the documentation builds without a warning
+  docs      the documentation builds without a warning, and the guide's compile errors are the compiler's
   loom      models of the lock-free parts pass in every order of steps
   package   every published crate packages and builds from its package
 

@@ -38,6 +38,11 @@ pub struct ReadsAndWrites<'m, M: ?Sized>(pub &'m mut M);
 /// let _ = launch.launch_with(ctx, Reads(&Theirs), |_, _| Ok::<_, ()>(()));
 /// # }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say how the launch uses it",
+    label = "wrap it in `Reads`, `Writes` or `ReadsAndWrites`",
+    note = "such as `Reads(&x)`, or a tuple: `(Reads(&x), Writes(&mut y))`"
+)]
 pub trait LaunchMemory: sealed::Parts {}
 
 impl<P: sealed::Parts> LaunchMemory for P {}

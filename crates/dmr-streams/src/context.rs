@@ -9,6 +9,10 @@ use crate::{PinnedKind, StreamPool};
 /// A resource and its stream pool.
 ///
 /// Launch recorders and buffers are generic over this trait and need no runtime type.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a context of buffers and launches",
+    label = "pass a `DeviceRuntime` or a `Tenant`"
+)]
 pub trait DeviceContext {
     /// Returns the resource, which allocates memory and tracks its uses.
     fn resource(&self) -> &Arc<dyn DeviceMemoryResource>;

@@ -6,6 +6,11 @@ use cudarc::driver::DeviceRepr;
 use dmr_core::{BlockId, ByteRange, DeviceBlock};
 
 /// Memory that a launch can declare as read or written: blocks, buffers, columns.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not memory that a launch can declare",
+    label = "not a buffer, a view, a block or a column",
+    note = "copy host memory to a `DeviceBuffer` with `from_host`, make a buffer of a `CudaSlice` with `adopt`, or name memory of another library as an `ExternalColumn`"
+)]
 pub trait TrackedMemory {
     /// Returns the address of the first byte (a `CUdeviceptr`); 0 for memory of no bytes.
     fn device_ptr(&self) -> u64;
