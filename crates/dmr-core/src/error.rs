@@ -338,7 +338,10 @@ impl ResourceError {
     #[must_use]
     pub const fn is_out_of_memory(&self) -> bool {
         match self {
-            Self::OutOfMemory { .. } | Self::OutOfBudget { .. } => true,
+            Self::OutOfMemory { .. } => true,
+            // Not if the account that processes share cannot be used.
+            Self::OutOfBudget { shared: Some(shared), .. } => shared.problem.is_none(),
+            Self::OutOfBudget { shared: None, .. } => true,
             // `CUDA_ERROR_OUT_OF_MEMORY`.
             Self::Driver { code, .. } => *code == 2,
             Self::InvalidSize { problem, .. } => {
@@ -374,6 +377,18 @@ impl DeallocateError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_budget_that_cannot_be_used_is_no_shortage_of_memory() {
+        let mut refused = ResourceError::out_of_budget(AllocTag::UNTAGGED, 7, 10, 5, 0, Vec::new());
+        assert!(refused.is_out_of_memory());
+        for (problem, expected) in [(None, true), (Some("damaged".into()), false)] {
+            if let ResourceError::OutOfBudget { shared, .. } = &mut refused {
+                *shared = Some(Box::new(SharedShortage { problem, ..SharedShortage::default() }));
+            }
+            assert_eq!(refused.is_out_of_memory(), expected, "{refused}");
+        }
+    }
 
     #[test]
     fn errors_stay_small_enough_to_return_by_value() {

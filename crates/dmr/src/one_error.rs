@@ -139,8 +139,11 @@ impl Error {
             Self::Spill(error) => {
                 use dmr_spill::SpillError as E;
                 match &**error {
-                    E::NoRoom { .. } | E::NotEnough { .. } => true,
                     E::Buffer(BufferError::TooLong { .. }) => true,
+                    // Unless another error kept a buffer from being spilled.
+                    E::NotEnough { .. } => {
+                        self.resource_error().is_none_or(ResourceError::is_out_of_memory)
+                    }
                     _ => self.is_refusal_of_memory(),
                 }
             }
@@ -180,6 +183,9 @@ impl Error {
             Self::Spill(error) => match &**error {
                 dmr_spill::SpillError::Buffer(error) => of_buffer(error),
                 dmr_spill::SpillError::NoRoom { source, .. } => Some(source),
+                dmr_spill::SpillError::NotEnough { problem, .. } => {
+                    problem.as_deref().and_then(of_buffer)
+                }
                 _ => None,
             },
             Self::NotHandedOver(error) => Some(&error.error),

@@ -18,7 +18,8 @@ use crate::{DeviceRuntime, RuntimeError, SharedHostResource, SharedResource};
 /// The streams and the pinned memory of a [`DeviceRuntime`], and a resource over the runtime's own: what buffers and
 /// launches take. Made by [`DeviceRuntime::tenant_builder`] and [`DeviceRuntime::tenant`].
 ///
-/// `Clone` is cheap, and names the same tenant. A reservation ends with the last clone.
+/// `Clone` is cheap, and names the same tenant. A reservation ends with the last clone: keep one for as long as buffers of
+/// the tenant grow, or are restored.
 #[derive(Clone, Debug)]
 pub struct Tenant {
     streams: Arc<StreamPool>,
