@@ -1,10 +1,14 @@
 //! Checks that public errors are `#[non_exhaustive]`: a new field or variant then breaks no program that
-//! matches on them.
+//! matches on them. And that those of the library convert to `dmr::Error`.
 
 use super::tree::Tree;
 use crate::failure::Violation;
 
 const MARK: &str = "#[non_exhaustive]";
+
+/// The crate of the error that all others convert to, and its file.
+const FACADE: &str = "crates/dmr/Cargo.toml";
+const ONE_ERROR: &str = "crates/dmr/src/one_error.rs";
 
 /// Checks each public type that derives `thiserror::Error`, and each of its variants that has
 /// named fields. (A variant with an unnamed field gets no further fields.)
@@ -13,9 +17,33 @@ pub(super) fn violations(tree: &Tree) -> Vec<Violation> {
     for (path, text) in tree.ending(".rs") {
         if path.starts_with("crates/") && path.contains("/src/") {
             check(path, text, &mut found);
+            if is_of_the_library(tree, path) {
+                check_conversion(tree, path, text, &mut found);
+            }
         }
     }
     found
+}
+
+/// Returns whether the file is of the facade, or of a crate that it depends on.
+fn is_of_the_library(tree: &Tree, path: &str) -> bool {
+    let name = path.split('/').nth(1).unwrap_or_default();
+    let manifest = tree.text(FACADE).unwrap_or_default();
+    let dependencies = manifest.split("[dev-dependencies]").next().unwrap_or_default();
+    name == "dmr" || dependencies.lines().any(|line| line.split([' ', '.']).next() == Some(name))
+}
+
+/// Checks that the file of `dmr::Error` names each public error, by which it converts it.
+fn check_conversion(tree: &Tree, path: &str, text: &str, found: &mut Vec<Violation>) {
+    let Some(one) = tree.text(ONE_ERROR) else { return };
+    for (index, line) in text.lines().enumerate() {
+        let Some(name) = type_name(line).filter(|name| name.ends_with("Error")) else { continue };
+        let is_named = one.split(|c: char| !c.is_alphanumeric()).any(|word| word == name);
+        if !is_named {
+            let message = format!("the error `{name}` does not convert to `dmr::Error`");
+            found.push(Violation::on_line(path, index, message));
+        }
+    }
 }
 
 fn check(path: &str, text: &str, found: &mut Vec<Violation>) {
@@ -107,6 +135,19 @@ mod tests {
             assert_eq!(found.len(), 1, "{found:?}");
             assert!(found[0].contains(what), "{found:?}");
         }
+    }
+
+    #[test]
+    fn an_error_of_the_library_that_does_not_convert_is_found() {
+        let manifest =
+            "[dependencies]\ndmr-core.workspace = true\n[dev-dependencies]\ndmr-sim = {}\n";
+        let of = |path, one| {
+            let text = "//! x\n\npub enum CallError {\n}\n";
+            violations(&Tree::from([(FACADE, manifest), (ONE_ERROR, one), (path, text)])).len()
+        };
+        assert_eq!(of("crates/dmr-core/src/error.rs", "//! x\nNoCallErrors(x)"), 1);
+        assert_eq!(of("crates/dmr-core/src/error.rs", "//! x\nCall(CallError);"), 0);
+        assert_eq!(of("crates/dmr-sim/src/error.rs", "//! x\n"), 0);
     }
 
     #[test]
