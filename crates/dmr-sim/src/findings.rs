@@ -7,8 +7,17 @@ use crate::report::{GraphNode, Report, ReportKind, Verdict};
 #[derive(Default)]
 pub(crate) struct Findings {
     pub(crate) verdict: Verdict,
+    /// The number of findings that the program has read, of those kept and of those only counted.
+    read: Read,
     ignored: Vec<ReportKind>,
     launch: Option<LaunchFindings>,
+}
+
+/// The number of findings that the program has read.
+#[derive(Clone, Copy, Default)]
+struct Read {
+    reports: usize,
+    dropped: u64,
 }
 
 /// The findings about a launch whose recorded footprint is being checked.
@@ -32,6 +41,21 @@ impl Findings {
     /// Returns a copy, for more findings than those of the universe.
     pub(crate) fn copied(&self) -> Self {
         Self { verdict: self.verdict.clone(), ..Self::without(self.ignored.clone()) }
+    }
+
+    /// Counts all findings so far as read by the program.
+    pub(crate) fn set_read(&mut self) {
+        self.read = Read { reports: self.verdict.reports.len(), dropped: self.verdict.dropped };
+    }
+
+    /// Returns the findings that the program has not read, if there are any.
+    pub(crate) fn unread(&self) -> Option<Verdict> {
+        let unread = Verdict {
+            reports: self.verdict.reports[self.read.reports..].to_vec(),
+            dropped: self.verdict.dropped - self.read.dropped,
+            ..Verdict::default()
+        };
+        (!unread.is_clean()).then_some(unread)
     }
 
     /// Begins the check of a launch: each finding names the place of the access, and each kind is reported once for

@@ -49,6 +49,13 @@ pub enum HostOrder {
 /// by the driver. Its ordinals become another universe's once every retained primary context has
 /// been released, which may be later.
 ///
+/// # Panics
+///
+/// The drop of the last clone panics with the findings that neither [`finish`](Self::finish) nor
+/// [`reports`](Self::reports) has returned, so a test that does not ask for them fails. While a panic unwinds, they
+/// are written to the standard error. Leaks and endless waits are found by `finish` only. A universe that is never
+/// dropped (in a `static`) reports nothing.
+///
 /// Kernels and host callbacks are work of the device: they may call neither the driver, which returns
 /// `CUDA_ERROR_NOT_PERMITTED` there, nor their universe, which panics (in a kernel this becomes a
 /// report). Only the methods about calls and faults can be used everywhere. A forked child has no
@@ -64,7 +71,40 @@ impl Drop for UniverseOwner {
             // A thread of the parent may have been changing it at the fork.
             std::mem::forget(Arc::clone(&self.0));
         }
+        let unread = self.unread();
         registry::unregister(&self.0);
+        if let Some(verdict) = unread {
+            report_unread(&verdict);
+        }
+    }
+}
+
+impl UniverseOwner {
+    /// Returns the findings that were not read, about all work that was submitted. `None` in a forked child, and in
+    /// kernels and host callbacks, which may hold the lock.
+    fn unread(&self) -> Option<Verdict> {
+        if is_forked_child() || callback::is_running() {
+            return None;
+        }
+        let mut session = self.0.session();
+        session.run_checks();
+        session.findings.unread()
+    }
+}
+
+/// Panics with findings that were not read; writes them to the standard error while a panic unwinds, where a second
+/// panic would abort the process.
+#[allow(
+    clippy::print_stderr,
+    clippy::panic,
+    reason = "a test that does not ask must fail: decision 0031"
+)]
+fn report_unread(verdict: &Verdict) {
+    let text = format!("a universe was dropped, and its findings were not read: {verdict}");
+    if std::thread::panicking() {
+        eprintln!("dmr-sim: {text}");
+    } else {
+        panic!("{text}");
     }
 }
 
@@ -256,6 +296,7 @@ impl Universe {
     pub fn reports(&self) -> Vec<Report> {
         let mut session = self.session();
         session.run_checks();
+        session.findings.set_read();
         session.findings.verdict.reports.clone()
     }
 
@@ -274,6 +315,7 @@ impl Universe {
         let mut session = self.session();
         session.be_last();
         session.synchronize(|_| true);
+        session.findings.set_read();
         let mut findings = session.findings.copied();
         let variables = &session.objects.variables;
         let allocations = session.shadow.map.allocations();
