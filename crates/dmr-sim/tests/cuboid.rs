@@ -31,4 +31,6 @@ fn a_call_site_is_in_the_user_s_crate_whatever_its_name_begins_with() {
         let place = site.call_site().expect("a call site");
         assert!(place.contains(&format!("tests/cuboid.rs:{line}:")), "{place}");
     }
+    drop(bytes);
+    assert_eq!(universe.reports().len(), 2, "the free on `a` does not wait for `b`");
 }

@@ -148,7 +148,7 @@ fn sim_a_kernel_node_keeps_its_attributes_when_its_parameters_change() {
 #[test]
 fn sim_the_attributes_of_a_kernel_node_are_set_read_and_copied() {
     type Value = [u32; 16];
-    let (_universe, _gpu) = machine();
+    let (universe, _gpu) = machine();
     let (graph, sizes) = (new_graph(), Sizes::new());
     let (_, node) = sizes.add(graph, 8);
     let (_, other) = sizes.add(graph, 8);
@@ -176,6 +176,8 @@ fn sim_the_attributes_of_a_kernel_node_are_set_read_and_copied() {
     assert_eq!(sizes.set(node, 132 * 32 + 4), 720);
     run(instantiate(graph));
     assert_eq!(sizes.words(), [4; 8]);
+    // No edge orders the two nodes, which write the same words.
+    assert_eq!(support::gpu::kinds(&universe), [dmr_sim::ReportKind::WriteAfterWrite]);
 }
 
 /// The codes of an H200.

@@ -307,6 +307,7 @@ fn a_kernel_that_touches_what_it_did_not_declare_changes_nothing() {
     launch(kernel, &[block], a).unwrap();
     gpu::sync(a).unwrap();
     assert_eq!(gpu::read(block, 100).unwrap(), [5; 100]);
+    assert_eq!(kinds(&universe), [ReportKind::OutsideFootprint]);
 }
 
 #[test]

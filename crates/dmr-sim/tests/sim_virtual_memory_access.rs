@@ -231,6 +231,7 @@ fn a_fault_is_its_own_devices() {
     assert_eq!(code(sync(a)), ILLEGAL_ADDRESS);
     second.bind();
     gpu::free(gpu::malloc(64).unwrap()).unwrap();
+    assert_eq!(kinds(&universe), [ReportKind::OutOfBounds]);
 }
 
 #[test]

@@ -242,7 +242,7 @@ fn which_rights_are_there() {
 
 #[test]
 fn what_does_a_memset_return_where_it_may_not() {
-    let (_universe, gpu) = device();
+    let (universe, gpu) = device();
     let a = gpu::stream();
     let at = reserve(2 * PAGE).unwrap();
     assert_eq!(code(fill(at, 1, 64, a)), INVALID, "nothing is mapped");
@@ -258,6 +258,9 @@ fn what_does_a_memset_return_where_it_may_not() {
     assert_eq!(code(sync(a)), None, "and the device is sound");
     release(memory).unwrap();
     unreserve(at, 2 * PAGE).unwrap();
+    if let Some(universe) = universe {
+        assert_eq!(universe.reports().len(), 4, "each refused call");
+    }
 }
 
 #[test]
@@ -302,11 +305,14 @@ fn are_two_mappings_of_one_memory_the_same_bytes() {
 
 #[test]
 fn is_mapped_memory_freed_as_an_allocation() {
-    let (_universe, gpu) = device();
+    let (universe, gpu) = device();
     let block = mapped(PAGE, gpu.device);
     assert_eq!(code(gpu::free(block.0)), INVALID);
     assert_eq!(code(gpu::free_async(block.0, gpu::stream())), INVALID);
     take_back(block, PAGE);
+    if let Some(universe) = universe {
+        assert_eq!(universe.reports().len(), 2, "each refused call");
+    }
 }
 
 #[test]

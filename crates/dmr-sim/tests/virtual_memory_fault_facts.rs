@@ -28,7 +28,7 @@ const STORE: &str = ".version 8.0
 
 #[test]
 fn a_kernel_in_a_hole_faults_and_the_error_stays() {
-    let (_universe, _gpu) = match dmr_sim::select().expect("a driver") {
+    let (universe, _gpu) = match dmr_sim::select().expect("a driver") {
         Driver::Cuda => (None, Gpu::on(0)),
         Driver::Simulated(_) => {
             let universe = Universe::new().expect("the simulator installs");
@@ -51,4 +51,7 @@ fn a_kernel_in_a_hole_faults_and_the_error_stays() {
     assert_eq!(code(sync(a)), Some(700));
     assert_eq!(code(gpu::malloc(64)), Some(700));
     assert_eq!(code(sync(a)), Some(700));
+    if let Some(universe) = universe {
+        assert_eq!(universe.reports().len(), 1, "the kernel in the hole");
+    }
 }
