@@ -184,8 +184,9 @@ fn a_window_on_the_whole_that_is_open_when_the_first_part_is_used_is_on_the_whol
     let part = scene.open(2, Read, 0..4).unwrap();
     assert!(matches!(scene.open(3, Write, 8..12), Err(ResourceError::WindowConflict { .. })));
     scene.resource.finish_uses(whole).unwrap();
+    let write = scene.open(3, Write, 8..12).unwrap();
     scene.work(3, Write, 8..12);
-    scene.resource.finish_uses(scene.open(3, Write, 8..12).unwrap()).unwrap();
+    scene.resource.finish_uses(write).unwrap();
     assert!(matches!(scene.open(3, Write, 0..1), Err(ResourceError::WindowConflict { .. })));
     scene.resource.finish_uses(part).unwrap();
     drop(scene);
