@@ -86,9 +86,9 @@ mod tensor_map;
 mod types;
 
 pub use exec::{
-    Access, AccessError, AccessKind, Checks, Fault, FaultKind, Finished, Global, GlobalMemory,
-    InitialBytes, Kernel, Launch, Limits, LoadError, Param, Place, Program, Relocation, Scope,
-    SourceLine, SpaceName, Thread,
+    Access, AccessError, AccessKind, CallLine, Checks, Fault, FaultKind, Finished, Global,
+    GlobalMemory, InitialBytes, Kernel, Launch, Limits, LoadError, Param, Place, Program,
+    Relocation, Scope, SourceLine, SpaceName, Thread,
 };
 pub use tensor_map::{Swizzle, TENSOR_MAP_BYTES, TensorDimension, TensorElement, TensorMap};
 pub use types::Type;

@@ -125,3 +125,20 @@ fn two_definitions_of_a_name_are_refused_and_a_weak_one_gives_way() {
         assert_eq!(error.name, name);
     }
 }
+
+#[test]
+fn a_fault_in_an_inlined_function_names_the_line_of_the_outermost_call() {
+    let inlined = ".loc 1 40 5
+        .loc 2 12 3, function_name $L__info_string0, inlined_at 1 40 5
+        .loc 2 9 1, function_name $L__info_string0, inlined_at 2 12 3
+        trap;";
+    let more = MORE.replace("call (y), hidden, (x);", inlined) + "\n.file 2 \"helper.cuh\"";
+    let program = link(&[KERNEL, &more]).unwrap();
+    let kernel = program.kernel("add").unwrap();
+    let mut launch = Launch::new(&program, kernel, [1; 3], [1; 3]);
+    let (out, globals) = (BASE.to_le_bytes(), [1, 2, 3, 4].map(|n| BASE + 16 * n));
+    (launch.params, launch.globals) = (&out, &globals);
+    let fault = launch.run(&mut Buffer::zeroed(64)).unwrap_err();
+    let source = fault.place.source.unwrap();
+    assert_eq!(source.to_string(), "helper.cuh:9, inlined at more.cu:40");
+}

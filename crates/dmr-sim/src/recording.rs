@@ -264,7 +264,7 @@ impl Sites {
     pub(crate) fn line(&self, site: KernelSite) -> (KernelSite, Option<Arc<str>>) {
         let Some(loaded) = &self.loaded else { return (site, None) };
         let place = loaded.program.place(site.line);
-        let source = place.source.map(|source| format!("{}:{}", source.file, source.line).into());
+        let source = place.source.map(|source| source.to_string().into());
         (KernelSite { line: place.line, ..site }, source)
     }
 }

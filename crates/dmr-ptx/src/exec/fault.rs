@@ -22,13 +22,36 @@ pub struct SourceLine {
     pub file: String,
     /// The line, from 1.
     pub line: u32,
+    /// The line of the outermost call, if the function that this line is part of was inlined.
+    pub inlined_at: Option<CallLine>,
+}
+
+/// A line of the source with a call that the compiler has replaced by the function's instructions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallLine {
+    /// The file, as the `.file` directive names it.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+}
+
+/// `user.cu:40`, or `helper.cuh:12, inlined at user.cu:40`.
+impl fmt::Display for SourceLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)?;
+        match &self.inlined_at {
+            Some(call) => write!(f, ", inlined at {}:{}", call.file, call.line),
+            None => Ok(()),
+        }
+    }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`{}`, line {} of the PTX", self.function, self.line)?;
         match &self.source {
-            Some(source) => write!(f, " ({}:{})", source.file, source.line),
+            Some(source) => write!(f, " ({source})"),
             None => Ok(()),
         }
     }

@@ -55,7 +55,9 @@ mod undefined;
 mod warp;
 mod workspace;
 
-pub use fault::{Checks, Fault, FaultKind, Finished, Limits, Place, SourceLine, SpaceName, Thread};
+pub use fault::{
+    CallLine, Checks, Fault, FaultKind, Finished, Limits, Place, SourceLine, SpaceName, Thread,
+};
 pub use global::{Access, AccessError, AccessKind, GlobalMemory, Scope};
 pub use launch::Launch;
 pub use program::{Global, InitialBytes, Kernel, LoadError, Param, Program, Relocation};

@@ -20,7 +20,7 @@ use crate::syntax::{self, Module};
 use crate::types::WARP;
 
 use super::code::Value;
-use super::fault::SourceLine;
+use super::fault::{CallLine, SourceLine};
 use super::program::{Code, Global, LoadError, Program, Symbol};
 
 /// Parses, links and decodes the texts of modules.
@@ -128,7 +128,13 @@ impl<'m> Loader<'m> {
     fn add_sources(&mut self) {
         for source in &self.module.sources {
             let file = self.module.file(source.file).unwrap_or_default().to_owned();
-            self.code.sources.push(SourceLine { file, line: source.line });
+            // A call is in front of what was inlined there.
+            let call = source.inlined.as_ref().and_then(|inlined| {
+                let call = self.code.sources.get(inlined.at.0 as usize)?;
+                let outer = call.inlined_at.clone();
+                Some(outer.unwrap_or_else(|| CallLine { file: call.file.clone(), line: call.line }))
+            });
+            self.code.sources.push(SourceLine { file, line: source.line, inlined_at: call });
         }
     }
 }
