@@ -73,6 +73,13 @@ impl fmt::Debug for DropFailure {
     }
 }
 
+/// `a buffer was dropped, and block g1.5 (64 B, ...) could not be deallocated: ...`.
+impl fmt::Display for DropFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a buffer was dropped, and {}", self.refused)
+    }
+}
+
 pub(crate) fn keep(refused: Box<DeallocateError>, resource: &Arc<dyn DeviceMemoryResource>) {
     if matches!(refused.error, ResourceError::ForkedProcess { .. }) {
         // The memory is the parent's.

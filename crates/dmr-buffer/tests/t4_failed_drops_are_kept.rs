@@ -53,6 +53,9 @@ fn a_block_that_is_refused_is_counted_and_kept_and_can_be_deallocated_later() {
     let failure = kept.remove(0);
     assert_eq!(failure.block().generation(), generation);
     assert!(failure.error().to_string().contains("cuMemFreeAsync"));
+    let message = failure.to_string();
+    assert!(message.starts_with(&format!("a buffer was dropped, and {}", failure.block())));
+    assert!(message.ends_with(&failure.error().to_string()), "{message}");
     let failure = failure.retry().expect_err("it still refuses");
 
     stubborn.refuses.store(false, Ordering::Relaxed);
