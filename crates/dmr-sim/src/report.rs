@@ -148,6 +148,18 @@ impl ReportKind {
         }
     }
 
+    /// Returns the name of the operation of a finding that has only one.
+    fn only_side(self) -> &'static str {
+        match self {
+            Self::DoubleFree | Self::UnknownFree | Self::FreeBeforeUse => "free",
+            Self::KernelFault | Self::KernelPanicked => "launch",
+            Self::BadRegion | Self::Leak => "allocation",
+            Self::UnmapBeforeUse => "unmap",
+            Self::EndlessWait => "wait",
+            _ => "access",
+        }
+    }
+
     /// Returns whether this is about the order of two operations.
     #[must_use]
     pub const fn is_race(self) -> bool {
@@ -185,10 +197,10 @@ impl fmt::Display for Report {
         if let Some(undeclared) = &self.undeclared {
             write!(f, "\n  {undeclared}")?;
         }
-        if let Some(first) = &self.first {
-            write!(f, "\n  first:  {first}")?;
+        match &self.first {
+            Some(first) => write!(f, "\n  first:  {first}\n  second: {}", self.second),
+            None => write!(f, "\n  {}: {}", kind.only_side(), self.second),
         }
-        write!(f, "\n  second: {}", self.second)
     }
 }
 
