@@ -86,6 +86,7 @@ mod install;
 mod interpreter;
 mod kernel;
 mod label;
+mod leaks;
 mod machine;
 mod mapping;
 mod memory;

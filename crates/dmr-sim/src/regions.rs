@@ -2,6 +2,7 @@
 //! is the upstream of another.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::declared::{Block, OwnedBlock};
@@ -145,6 +146,20 @@ impl Heaps {
                 AddressState::Region { end: start + region.bytes, tag: region.tag.as_ref() }
             }
             inner => inner,
+        }
+    }
+
+    /// Calls `visit` with the range, the name and the allocation of each region without heaps inside.
+    pub(crate) fn each_block(&self, visit: &mut dyn FnMut(Range<u64>, Option<&Arc<str>>, &Site)) {
+        for heap in self.0.values() {
+            for (&start, region) in &heap.regions {
+                match region.heaps.0.is_empty() {
+                    true => {
+                        visit(start..start + region.bytes, region.tag.as_ref(), &region.made_by)
+                    }
+                    false => region.heaps.each_block(visit),
+                }
+            }
         }
     }
 

@@ -6,7 +6,7 @@
 //! complete only submitted work), so the order of submission is one of its linearisations, and a
 //! clock at submission has all operations that come before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -17,6 +17,7 @@ use crate::declared::{Block, OwnedBlock};
 use crate::findings::Findings;
 use crate::freed::Freed;
 use crate::history::{AccessKind, Before, Check, History};
+use crate::leaks::leak;
 use crate::mapping::Mapping;
 use crate::memory_map::{Allocation, MemoryMap};
 use crate::regions::{AddressState, Heaps};
@@ -75,6 +76,30 @@ impl Shadow {
             let (_, block) = self.blocks.range(..=at).next_back()?;
             (at < block.end).then(|| block.clone())
         })
+    }
+
+    /// Calls `visit` with a leak for each block of a library that is a region, or that is in mapped memory. A block
+    /// that is an allocation is reported as that.
+    pub(crate) fn each_block(&self, visit: &mut dyn FnMut(Report)) {
+        let mut regions = BTreeSet::new();
+        self.heaps.each_block(&mut |block, tag, made_by| {
+            let (extent, _) = self.extent_around(block.start);
+            if self.map.allocation_around(extent).is_some()
+                || self.map.mappings.around(extent).is_some()
+            {
+                regions.insert(block.start);
+                let bytes = block.end - block.start;
+                visit(Report { tag: tag.cloned(), ..leak(block.start, bytes, made_by.clone()) });
+            }
+        });
+        for block in self.blocks.values() {
+            let Some((_, mapping)) = self.map.mappings.around(block.start) else { continue };
+            if regions.range(block.start..block.end).next().is_none() {
+                let made_by = mapping.origin.site(None);
+                let bytes = block.end - block.start;
+                visit(Report { tag: block.tag.clone(), ..leak(block.start, bytes, made_by) });
+            }
+        }
     }
 
     /// Returns the extent of the allocation, or of the mapping, that contains `at`.

@@ -317,21 +317,7 @@ impl Universe {
         session.synchronize(|_| true);
         session.findings.set_read();
         let mut findings = session.findings.copied();
-        let variables = &session.objects.variables;
-        let allocations = session.shadow.map.allocations();
-        for (address, allocation) in allocations.filter(|(at, _)| !variables.contains(at)) {
-            findings.push(Report {
-                kind: ReportKind::Leak,
-                first: None,
-                second: allocation.origin.site(allocation.made.as_ref().map(|made| made.epoch)),
-                device: allocation.home.device(),
-                address,
-                bytes: allocation.bytes,
-                tag: allocation.tag.clone(),
-                undeclared: None,
-            });
-        }
-        session.virtual_leaks(&mut findings);
+        session.leaks(&mut findings);
         findings.verdict
     }
 

@@ -1,13 +1,14 @@
 //! The effects of the virtual memory calls: reserve addresses, create physical memory, map it,
 //! and set access rights.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::abi::*;
 use crate::address::AddressSpace;
 use crate::findings::Findings;
 use crate::history::Origin;
+use crate::leaks::leak;
 use crate::machine::Machine;
 use crate::mapping::{Mapping, Rights};
 use crate::report::{Report, ReportKind, Site};
@@ -231,30 +232,31 @@ impl Machine {
         Ok(mapping.rights(device))
     }
 
-    /// Returns the leaks at the end.
-    pub(crate) fn virtual_leaks(&self, findings: &mut Findings) {
-        let mut leak = |device, address, bytes, origin: &Arc<Origin>| {
-            let (kind, first, second) = (ReportKind::Leak, None, origin.site(None));
-            findings.push(Report {
-                kind,
-                first,
-                second,
-                device,
-                address,
-                bytes,
-                tag: None,
-                undeclared: None,
-            });
+    /// Reports mapped, reserved and physical memory at the end, but none with a block of a library (`has_blocks`).
+    pub(crate) fn virtual_leaks(
+        &self,
+        has_blocks: &dyn Fn(u64, u64) -> bool,
+        findings: &mut Findings,
+    ) {
+        let mut found = |device, address, bytes, origin: &Origin| {
+            findings.push(Report { device, ..leak(address, bytes, origin.site(None)) });
         };
+        let mut used = BTreeSet::new();
         for (at, mapping) in self.present.mappings.iter() {
-            leak(Some(mapping.device), at, mapping.bytes, &mapping.origin);
+            if has_blocks(at, mapping.bytes) {
+                used.insert(mapping.memory);
+            } else {
+                found(Some(mapping.device), at, mapping.bytes, &mapping.origin);
+            }
         }
         for (&at, reserved) in &self.virtual_memory.reserved {
-            leak(None, at, reserved.bytes, &reserved.origin);
+            if !has_blocks(at, reserved.bytes) {
+                found(None, at, reserved.bytes, &reserved.origin);
+            }
         }
-        for physical in self.virtual_memory.physical.values() {
-            if physical.references > 0 {
-                leak(Some(physical.device), physical.at, physical.bytes, &physical.origin);
+        for (memory, physical) in &self.virtual_memory.physical {
+            if physical.references > 0 && !used.contains(memory) {
+                found(Some(physical.device), physical.at, physical.bytes, &physical.origin);
             }
         }
     }

@@ -196,3 +196,30 @@ fn a_freed_heap_takes_its_regions_with_it() {
     fill(again, 1, 1 << 20, a).unwrap();
     assert_eq!(kinds(&universe), []);
 }
+
+#[test]
+fn a_leak_is_the_block_and_its_name_and_not_the_memory_of_the_pool() {
+    let (universe, _gpu) = machine();
+    let heap = malloc(1 << 20).unwrap();
+    universe.heap_created(heap, 1 << 20);
+    universe.region_allocated(heap, 4096, "segment");
+    universe.region_allocated(heap + 4096, 1000, "probe keys");
+    universe.heap_created(heap, 4096);
+    universe.region_allocated(heap + 512, 64, "counts");
+    let verdict = universe.finish();
+    let leaks =
+        verdict.reports.iter().map(|leak| (leak.address - heap, leak.bytes, leak.tag.as_deref()));
+    let expected = [(512, 64, Some("counts")), (4096, 1000, Some("probe keys"))];
+    assert_eq!(leaks.collect::<Vec<_>>(), expected);
+    let text = verdict.reports[0].to_string();
+    assert!(text.starts_with("memory was never freed: 64 bytes at "), "{text}");
+    assert!(text.contains("\n  allocation: "), "{text}");
+
+    universe.region_freed(heap + 512);
+    universe.region_freed(heap + 4096);
+    universe.heap_destroyed(heap);
+    universe.heap_destroyed(heap);
+    let reports = universe.finish().reports;
+    assert_eq!(reports.len(), 1, "the memory of a pool without blocks");
+    assert_eq!((reports[0].address, reports[0].bytes), (heap, 1 << 20));
+}
