@@ -19,7 +19,7 @@ use crate::error::RefusedMemory;
 use crate::launched::Launched;
 use crate::memory::{LaunchMemory, Tracked};
 use crate::peer::PeerUses;
-use crate::windows::Windows;
+use crate::windows::{self, Windows};
 use crate::{LaunchError, PrepareError, PreparedLaunch};
 
 /// The number of uses of one launch that need no allocation on the host heap.
@@ -82,6 +82,8 @@ pub struct LaunchRecorder {
     timeout: Duration,
     /// Uses of memory of other stream pools.
     pub(crate) peers: Vec<PeerUses>,
+    /// `true` once `launch` or `prepare` was called, also if it was refused.
+    is_consumed: bool,
 }
 
 impl LaunchRecorder {
@@ -151,6 +153,7 @@ impl LaunchRecorder {
         mut self,
         ctx: &C,
     ) -> Result<PreparedLaunch, PrepareError> {
+        self.is_consumed = true;
         let (streams, resource) = (ctx.streams(), ctx.resource());
         let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
         let mut windows = Windows::new(Arc::clone(streams), Arc::clone(resource), stream.id());
@@ -243,6 +246,7 @@ impl LaunchRecorder {
         C: DeviceContext + ?Sized,
         M: LaunchMemory,
     {
+        self.is_consumed = true;
         let (streams, resource) = (ctx.streams(), ctx.resource());
         let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
         memory.record(&mut self);
@@ -288,7 +292,19 @@ impl LaunchRecorder {
     fn new(stream: StreamId, mode: LaunchMode) -> Self {
         let (uses, columns) = (SmallVec::new(), SmallVec::new());
         let (external, timeout, peers) = (None, Duration::ZERO, Vec::new());
-        Self { stream, mode, uses, pinned: 0, columns, external, skipped: 0, timeout, peers }
+        let is_consumed = false;
+        Self {
+            stream,
+            mode,
+            uses,
+            pinned: 0,
+            columns,
+            external,
+            skipped: 0,
+            timeout,
+            peers,
+            is_consumed,
+        }
     }
 
     fn record<M: TrackedMemory + ?Sized>(
@@ -453,5 +469,16 @@ impl LaunchRecorder {
             .filter_map(|(known, column)| Some(((*column)?, known.block.generation())))
             .collect();
         PrepareError::Resource { stream: self.stream, source, columns }
+    }
+}
+
+/// Counts a launch that has recorded uses and was neither launched nor prepared.
+impl Drop for LaunchRecorder {
+    #[inline]
+    fn drop(&mut self) {
+        let is_empty = self.uses.is_empty() && self.peers.is_empty();
+        if !self.is_consumed && !(is_empty && self.external.is_none() && self.skipped == 0) {
+            windows::count_unlaunched(self.stream, self.recorded_count());
+        }
     }
 }

@@ -13,13 +13,21 @@ use crate::peer::{PeerUses, PeerWindows};
 
 static UNFINISHED: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number of launches of this process that were prepared and neither finished nor cancelled.
+/// Returns the number of launches of this process that were prepared and neither finished nor cancelled, and of
+/// recorders with uses that were neither launched nor prepared.
 ///
-/// Their uses were recorded when they were dropped, as if finished. Each is a mistake, or a panic
-/// between prepare and finish.
+/// The uses of a prepared launch were recorded when it was dropped, as if finished. Each is a mistake, or a panic
+/// before finish.
 #[must_use]
 pub fn unfinished_launches() -> u64 {
     UNFINISHED.load(Ordering::Relaxed)
+}
+
+/// Counts and reports a recorder with uses that is dropped before it was launched or prepared.
+#[cold]
+pub(crate) fn count_unlaunched(stream: StreamId, uses: usize) {
+    UNFINISHED.fetch_add(1, Ordering::Relaxed);
+    report_unlaunched(stream, uses);
 }
 
 /// The windows of a launch on these streams, with blocks of this resource. They are closed in any case.
@@ -187,3 +195,12 @@ fn report(stream: dmr_core::StreamId, uses: usize, recorded: ResourceResult<()>)
 /// Does nothing: the launch is counted, and the resource keeps uses that could not be recorded.
 #[cfg(not(feature = "tracing"))]
 fn report(_: dmr_core::StreamId, _: usize, _: ResourceResult<()>) {}
+
+#[cfg(feature = "tracing")]
+fn report_unlaunched(stream: StreamId, uses: usize) {
+    tracing::warn!(%stream, uses, "a launch recorder was dropped without a launch");
+}
+
+/// Does nothing: the recorder is counted.
+#[cfg(not(feature = "tracing"))]
+fn report_unlaunched(_: StreamId, _: usize) {}

@@ -1,4 +1,4 @@
-//! R7: a prepared recorder dropped without finish records, is counted, and never panics.
+//! R7: a recorder dropped without launch or finish is counted, a prepared one records, and neither panics.
 
 mod spy;
 
@@ -26,6 +26,9 @@ fn a_launch_that_is_not_committed_is_recorded_and_counted() {
 
     drop(recorder(&ctx));
     assert_eq!(ctx.calls(), [], "nothing is open before prepare");
+    counted(1);
+    drop(LaunchRecorder::new_strict(ctx.stream()));
+    counted(0);
     recorder(&ctx).prepare(&ctx).unwrap().finish().unwrap();
     recorder(&ctx).prepare(&ctx).unwrap().cancel().unwrap();
     ctx.calls();
