@@ -262,6 +262,9 @@ fn a_device_that_is_lost_under_a_copy_ends_the_copy_and_closes_its_windows() {
     assert!(source.to_host(&scene.a2).is_ok(), "no window is left");
     drop((source, target));
     scene.assert_empty();
+    // The simulated device has not ended its work, as a lost one has.
+    let kinds: Vec<_> = universe.reports().iter().map(|report| report.kind).collect();
+    assert_eq!(kinds, [ReportKind::FreeBeforeUse]);
 }
 
 /// Windows on the memory of a peer, as a launch opens them: all or none.

@@ -79,6 +79,7 @@ fn needs_each_wait(config: PoolConfig, waits: u64, play: impl Fn(&Stage)) {
             play(&stage);
             let races = stage.universe().reports().into_iter().filter(|r| r.kind.is_race());
             assert!(races.count() > 0, "{upstream:?}: wait {n} of {waits} is not missed");
+            stage.end_with_findings();
         }
         // The events are needed as well, and so is their being recorded when they are.
         let stage = Stage::new(upstream, config);
@@ -88,7 +89,9 @@ fn needs_each_wait(config: PoolConfig, waits: u64, play: impl Fn(&Stage)) {
             let stage = Stage::new(upstream, config);
             stage.universe().swallow_nth("cuEventRecord", *n);
             play(&stage);
-            stage.universe().reports().iter().any(|report| report.kind.is_race())
+            let raced = stage.universe().reports().iter().any(|report| report.kind.is_race());
+            stage.end_with_findings();
+            raced
         };
         assert!(waits == 0 || (1..=records).any(|n| missed(&n)), "{upstream:?}: {records} records");
     }

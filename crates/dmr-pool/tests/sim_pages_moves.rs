@@ -47,6 +47,7 @@ fn each_wait_is_needed(waits: u64, play: impl Fn(&Stage)) {
         play(&unordered);
         let reports = unordered.universe().reports();
         assert!(reports.iter().any(|report| report.kind.is_race()), "wait {n}");
+        unordered.end_with_findings();
     }
 }
 

@@ -31,6 +31,8 @@ fn read(rigs: &[Rig; 2], here: &DeviceRuntime, theirs: &DeviceBuffer<u32>) -> Ve
     let mine = DeviceBuffer::<u32>::zeroed(here, &a, WORDS as usize).unwrap();
     // SAFETY: both buffers have that many words; the simulator reports memory without access.
     unsafe { kernel.launch(&a, mine.device_ptr(), theirs.device_ptr(), WORDS) };
+    // The home of `theirs` does not wait for this use. Without access the device is lost now.
+    let _ = rigs[0].device().synchronize();
     let reports = universe.reports();
     reports[known..].iter().map(|report| report.kind).collect()
 }

@@ -253,6 +253,7 @@ fn memory_of_a_peer_that_was_not_declared_is_found() {
         let reports = here.universe().reports();
         assert_eq!(reports.len(), 1, "{reports:?}");
         assert_eq!((reports[0].kind, reports[0].device), (UndeclaredRead, Some(1)));
+        here.device().synchronize().unwrap();
     }
 }
 

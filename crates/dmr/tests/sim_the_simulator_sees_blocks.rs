@@ -93,6 +93,7 @@ fn a_race_is_reported_with_the_tag_of_the_block() {
         for report in &reports {
             assert!(report.kind.is_race() && report.tag.as_deref() == Some("weights"), "{report}");
         }
+        rig.device().synchronize().unwrap();
         gpu.resource().deallocate(block).unwrap();
     });
 }
@@ -164,5 +165,6 @@ fn the_call_site_of_a_race_is_the_program_s_own() {
             "{place}"
         );
     }
+    rig.device().synchronize().unwrap();
     drop((x, stream, other, gpu));
 }

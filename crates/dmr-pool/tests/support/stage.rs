@@ -70,6 +70,13 @@ impl Stage {
         self.rig.universe()
     }
 
+    /// Drops the pool of a program with planted faults, and reads what is found then.
+    pub(crate) fn end_with_findings(self) {
+        let Self { pool, leases, rig, .. } = self;
+        drop((pool, leases));
+        let _ = rig.universe().reports();
+    }
+
     pub(crate) fn streams(&self) -> [StreamId; 3] {
         [0, 1, 2].map(|index| self.leases[index].id())
     }
