@@ -476,8 +476,11 @@ impl LaunchRecorder {
 impl Drop for LaunchRecorder {
     #[inline]
     fn drop(&mut self) {
-        let is_empty = self.uses.is_empty() && self.peers.is_empty();
-        if !self.is_consumed && !(is_empty && self.external.is_none() && self.skipped == 0) {
+        if self.is_consumed {
+            return;
+        }
+        let has_uses = !(self.uses.is_empty() && self.peers.is_empty());
+        if has_uses || self.external.is_some() || self.skipped > 0 {
             windows::count_unlaunched(self.stream, self.recorded_count());
         }
     }
