@@ -2,11 +2,11 @@
 //! is the upstream of another.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use crate::declared::{Block, OwnedBlock};
 use crate::freed::Freed;
+use crate::leaks::leak;
 use crate::report::{Report, ReportKind, Site};
 
 /// Heaps that do not overlap, by address.
@@ -149,16 +149,16 @@ impl Heaps {
         }
     }
 
-    /// Calls `visit` with the range, the name and the allocation of each region without heaps inside.
-    pub(crate) fn each_block(&self, visit: &mut dyn FnMut(Range<u64>, Option<&Arc<str>>, &Site)) {
+    /// Calls `visit` with a leak for each region without heaps inside.
+    pub(crate) fn each_block(&self, visit: &mut dyn FnMut(Report)) {
         for heap in self.0.values() {
             for (&start, region) in &heap.regions {
-                match region.heaps.0.is_empty() {
-                    true => {
-                        visit(start..start + region.bytes, region.tag.as_ref(), &region.made_by)
-                    }
-                    false => region.heaps.each_block(visit),
+                if !region.heaps.0.is_empty() {
+                    region.heaps.each_block(visit);
+                    continue;
                 }
+                let tag = region.tag.clone();
+                visit(Report { tag, ..leak(start, region.bytes, region.made_by.clone()) });
             }
         }
     }

@@ -82,14 +82,12 @@ impl Shadow {
     /// that is an allocation is reported as that.
     pub(crate) fn each_block(&self, visit: &mut dyn FnMut(Report)) {
         let mut regions = BTreeSet::new();
-        self.heaps.each_block(&mut |block, tag, made_by| {
-            let (extent, _) = self.extent_around(block.start);
-            if self.map.allocation_around(extent).is_some()
-                || self.map.mappings.around(extent).is_some()
-            {
-                regions.insert(block.start);
-                let bytes = block.end - block.start;
-                visit(Report { tag: tag.cloned(), ..leak(block.start, bytes, made_by.clone()) });
+        self.heaps.each_block(&mut |leak| {
+            let at = leak.address;
+            let is_allocated = self.map.allocation_around(at).is_some();
+            if is_allocated || self.map.mappings.around(at).is_some() {
+                regions.insert(at);
+                visit(leak);
             }
         });
         for block in self.blocks.values() {

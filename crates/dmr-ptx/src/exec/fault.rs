@@ -23,7 +23,7 @@ pub struct SourceLine {
     /// The line, from 1.
     pub line: u32,
     /// The line of the outermost call, if the function that this line is part of was inlined.
-    pub inlined_at: Option<CallLine>,
+    pub inlined_at: Option<Box<CallLine>>,
 }
 
 /// A line of the source with a call that the compiler has replaced by the function's instructions.

@@ -132,7 +132,9 @@ impl<'m> Loader<'m> {
             let call = source.inlined.as_ref().and_then(|inlined| {
                 let call = self.code.sources.get(inlined.at.0 as usize)?;
                 let outer = call.inlined_at.clone();
-                Some(outer.unwrap_or_else(|| CallLine { file: call.file.clone(), line: call.line }))
+                Some(outer.unwrap_or_else(|| {
+                    Box::new(CallLine { file: call.file.clone(), line: call.line })
+                }))
             });
             self.code.sources.push(SourceLine { file, line: source.line, inlined_at: call });
         }
