@@ -84,14 +84,22 @@ pub(crate) fn submit(
     uses: &[Use<'_>],
     work: impl FnOnce() -> ResourceResult<()>,
 ) -> ResourceResult<()> {
-    submit_beside(stream, uses, uses, work)
+    submit_beside(stream, uses, Declared { uses, host: (0, 0) }, work)
+}
+
+/// The memory that work accesses.
+#[derive(Clone, Copy)]
+pub(crate) struct Declared<'a> {
+    pub(crate) uses: &'a [Use<'a>],
+    /// Host memory of the caller: its address and bytes.
+    pub(crate) host: (u64, usize),
 }
 
 /// Submits work as [`submit`] does, which accesses memory as `declared` says: also as uses that the caller records.
 pub(crate) fn submit_beside(
     stream: &StreamGuard<'_>,
     uses: &[Use<'_>],
-    declared: &[Use<'_>],
+    declared: Declared<'_>,
     work: impl FnOnce() -> ResourceResult<()>,
 ) -> ResourceResult<()> {
     let (streams, id) = (stream.pool(), stream.id());
@@ -121,14 +129,18 @@ pub(crate) fn submit_beside(
     worked.and(tokens.finish(streams, resource))
 }
 
-/// Runs `work`, which the simulated driver compares with `uses`.
+/// Runs `work`, which the simulated driver compares with what is declared.
 #[inline]
-fn compared<T>(device: &Device, uses: &[Use<'_>], work: impl FnOnce() -> T) -> T {
+fn compared<T>(device: &Device, declared: Declared<'_>, work: impl FnOnce() -> T) -> T {
     if !Declaration::is_compared() {
         return work();
     }
-    let uses = uses.iter().map(|used| &used.used);
-    let _declared = Declaration::begin(device, None, Some(uses));
+    let uses = declared.uses.iter().map(|used| &used.used);
+    let (host, bytes) = declared.host;
+    let _declared = match bytes {
+        0 => Declaration::begin(device, None, Some(uses)),
+        _ => Declaration::begin_with_host(device, uses, host, bytes),
+    };
     work()
 }
 

@@ -10,7 +10,7 @@ use dmr_core::{Access, BlockId, BlockUse, ByteRange, ResourceError, ResourceResu
 use dmr_streams::StreamGuard;
 
 use crate::BufferError;
-use crate::owner::{Kind, Owner, Use, submit};
+use crate::owner::{Declared, Kind, Owner, Use, submit, submit_beside};
 
 /// Bytes of a live block; nothing at all if there is no block.
 #[derive(Clone, Copy)]
@@ -184,7 +184,7 @@ pub(crate) fn copy_pinned(
 pub(crate) unsafe fn upload(to: Span<'_>, from: *const u8, stream: StreamId) -> Copied {
     // SAFETY: by this function's contract; the span is inside a live block.
     let call = |stream| unsafe { sys::cuMemcpyHtoDAsync_v2(to.ptr, from.cast(), to.bytes, stream) };
-    with_host(to, Access::Write, stream, "cuMemcpyHtoDAsync", call)
+    with_host(to, from as u64, Access::Write, stream, "cuMemcpyHtoDAsync", call)
 }
 
 /// Copies to the host, and waits until that is done.
@@ -196,13 +196,14 @@ pub(crate) unsafe fn download(to: *mut u8, from: Span<'_>, stream: StreamId) -> 
     // SAFETY: by this function's contract; the span is inside a live block.
     let call =
         |stream| unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from.ptr, from.bytes, stream) };
-    with_host(from, Access::Read, stream, "cuMemcpyDtoHAsync", call)
+    with_host(from, to as u64, Access::Read, stream, "cuMemcpyDtoHAsync", call)
 }
 
 /// The driver waits by itself only where the host memory is pageable, and a slice may be pinned:
 /// a part of a pinned buffer, or registered by its owner.
 fn with_host(
     span: Span<'_>,
+    host: u64,
     access: Access,
     stream: StreamId,
     name: &'static str,
@@ -218,7 +219,9 @@ fn with_host(
         Err(error) => return Copied { outcome: Err(error.into()), host_is_free: true },
     };
     let pending = PendingCopy { stream: &stream, called: Cell::new(false) };
-    let submitted = submit(&stream, &[used], || {
+    let uses = &[used];
+    let declared = Declared { uses, host: (host, span.bytes) };
+    let submitted = submit_beside(&stream, uses, declared, || {
         pending.called.set(true);
         let copy = |stream| call(stream).result();
         stream.call(copy).map_err(|error| device.driver_error(name, error))

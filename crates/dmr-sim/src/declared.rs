@@ -1,4 +1,4 @@
-//! What a library's launches declare that they access, compared with what their work accesses.
+//! Declarations of what a library's launches access, compared with what their work accesses.
 //!
 //! A declaration is in force for the thread that has made it, until it ends: for the work of the whole thread, or
 //! for that on one stream. Work keeps the declaration that was in force when it was submitted.
@@ -236,7 +236,7 @@ impl Ranges {
     }
 }
 
-/// What a launch has not declared, in a finding.
+/// An access that a launch has not declared, in a finding.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Undeclared {
@@ -248,11 +248,11 @@ pub struct Undeclared {
     pub as_read: bool,
     /// `true` if the bytes are written.
     writes: bool,
-    /// What the launch has declared: `reads "x" (block #7), writes "y" (block #8)`.
+    /// The launch's declaration: `reads "x" (block #7), writes "y" (block #8)`.
     pub declared: String,
 }
 
-/// What the launch declares, and what is missing.
+/// Writes what the launch declares, and what is missing.
 impl fmt::Display for Undeclared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { as_read, declared, .. } = self;

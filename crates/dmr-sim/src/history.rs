@@ -42,7 +42,7 @@ pub(crate) struct Origin {
     pub(crate) stack: Option<Arc<CallStack>>,
     /// The node of a graph, and the launch of the graph.
     pub(crate) node: Option<(GraphNode, Epoch)>,
-    /// What the launch declares that it belongs to.
+    /// The declaration of the launch that it belongs to.
     pub(crate) declaration: Option<Arc<Declaration>>,
 }
 

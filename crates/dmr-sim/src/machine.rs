@@ -93,7 +93,7 @@ pub(crate) struct Machine {
     pub(crate) findings: Findings,
     pub(crate) refusals: Vec<Refusal>,
     pub(crate) log: CheckLog,
-    /// What launches declare, as far as it is in force.
+    /// The declarations of launches that are in force.
     pub(crate) declarations: Declarations,
     /// Waits for words that are submitted and have not ended.
     pub(crate) word_waits: usize,

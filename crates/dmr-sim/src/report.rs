@@ -27,7 +27,7 @@ pub struct Report {
     pub bytes: u64,
     /// The name of the allocation or region, if it has one.
     pub tag: Option<Arc<str>>,
-    /// What the launch has declared, if the access was not.
+    /// The access that the launch has not declared, if that is the finding.
     pub undeclared: Option<Box<Undeclared>>,
 }
 

@@ -139,6 +139,22 @@ impl Declaration {
         Some(driver.declare(stream, uses.as_deref()))
     }
 
+    /// Declares as [`begin`](Self::begin) does for all streams, and that the work reads and writes `bytes` bytes of
+    /// host memory at `host`, which may be pinned.
+    pub fn begin_with_host<'u>(
+        device: &Device,
+        uses: impl IntoIterator<Item = &'u BlockUse>,
+        host: u64,
+        bytes: usize,
+    ) -> Option<Self> {
+        let driver = device.simulated()?;
+        let mut declared: SmallVec<[DeclaredUse; 8]> =
+            uses.into_iter().map(DeclaredUse::of).collect();
+        let end = host.saturating_add(bytes as u64).min(u64::MAX - 1);
+        declared.push(DeclaredUse { ptr: host, number: 0, start: host, end, reads: 1, writes: 1 });
+        Some(driver.declare(ALL_STREAMS, Some(&declared)))
+    }
+
     /// Allows the calling thread's work to access anything until the returned value is dropped.
     pub(crate) fn of_anything(device: &Device) -> Option<Self> {
         Self::begin(device, None, None::<[&BlockUse; 0]>)

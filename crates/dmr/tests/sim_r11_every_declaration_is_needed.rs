@@ -3,6 +3,7 @@
 
 #![cfg(feature = "pool")]
 #![allow(unsafe_code, reason = "submits work by address")]
+#![allow(clippy::print_stdout, reason = "prints the list of mistakes on request")]
 
 mod peers;
 
@@ -38,6 +39,10 @@ impl Mistake {
     /// Makes the mistake in this use. Returns `false` if it is none there.
     fn plant(self, uses: &mut Vec<DeclaredUse>, index: usize) -> bool {
         let used = &mut uses[index];
+        // The host's memory, which is no block.
+        if used.block == 0 {
+            return false;
+        }
         let is_whole = used.end == u64::MAX;
         match self {
             Self::NotDeclared => drop(uses.remove(index)),

@@ -215,6 +215,18 @@ fn pinned_memory_that_was_not_declared_is_found() {
 }
 
 #[test]
+fn buffers_are_copied_from_and_to_slices_of_pinned_memory() {
+    on_each_backend(|mut scene| {
+        let mut pinned =
+            PinnedBuffer::from_slice(&scene.gpu, &scene.stream, &[7_u32; WORDS]).unwrap();
+        let host = pinned.as_mut_slice().unwrap();
+        scene.y.copy_from_host(host, &scene.stream).unwrap();
+        scene.x.copy_to_host(host, &scene.stream).unwrap();
+        assert_eq!(scene.found(), []);
+    });
+}
+
+#[test]
 fn an_adopted_slice_that_was_not_declared_is_found_and_one_that_was_given_back_is_no_block() {
     on_each_backend(|scene| {
         let own = scene.rig.device().context().new_stream().unwrap();
