@@ -194,7 +194,9 @@ impl<R: DeviceMemoryResource> FailureCallbackResource<R> {
     }
 
     fn call(&self, callback: &Callback, failure: &AllocationFailure<'_>) -> Response {
-        catch_unwind(AssertUnwindSafe(|| callback(failure))).unwrap_or_else(|_| {
+        catch_unwind(AssertUnwindSafe(|| callback(failure))).unwrap_or_else(|payload| {
+            // Dropping a panic's payload may panic again.
+            std::mem::forget(payload);
             self.panics.fetch_add(1, Ordering::Relaxed);
             Response::Decline
         })

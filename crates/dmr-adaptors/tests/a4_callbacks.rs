@@ -263,6 +263,24 @@ fn a_callback_that_panics_declines_and_is_called_again_for_the_next_allocation()
     assert_eq!(stack.usage().outstanding(), 0);
 }
 
+/// The payload of a callback's panic is the program's value: its drop may panic, too.
+#[test]
+fn a_callback_declines_if_dropping_its_panic_payload_panics() {
+    struct PanicsOnDrop;
+    impl Drop for PanicsOnDrop {
+        fn drop(&mut self) {
+            panic!("a payload that panics");
+        }
+    }
+    let panics = FailureCallbackLayer::new();
+    let harness = harness(panics.with_callback(|_| std::panic::panic_any(PanicsOnDrop)));
+    let ([x, _], stack) = (harness.streams(), harness.outermost());
+    let block = stack.allocate(ALL, x, TAG).unwrap();
+    assert!(is_out_of_memory(&stack.allocate(1, x, TAG).unwrap_err()));
+    assert_eq!(stack.callback_panics(), 1);
+    stack.deallocate(block).unwrap();
+}
+
 #[test]
 fn two_resources_on_one_thread_each_call_their_own_callbacks() {
     let called = Arc::new(Mutex::new(Vec::new()));
