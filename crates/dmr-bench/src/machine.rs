@@ -23,6 +23,15 @@ pub struct Machine {
     universe: Option<Universe>,
 }
 
+/// Drops the findings of the simulated driver: work without an allocator is not ordered.
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if let Some(universe) = &self.universe {
+            let _ = universe.reports();
+        }
+    }
+}
+
 impl Machine {
     /// The device with this ordinal, of the driver that `DMR_DRIVER` says.
     ///

@@ -370,7 +370,7 @@ impl LaunchRecorder {
     #[cold]
     fn compared_with_its_uses<T>(&self, device: &Device, work: impl FnOnce() -> T) -> T {
         let _declared = self.declare(device, None);
-        work()
+        self.held_to_its_uses(work)
     }
 
     /// Declares the recorded uses of a strict launch to the simulated driver, for the work that this thread submits to

@@ -26,7 +26,7 @@ fn values(output: &Output, name: &str) -> Vec<String> {
     text.lines().filter_map(|line| line.strip_prefix(&start)).map(str::to_owned).collect()
 }
 
-/// Returns the kinds of the simulated driver's reports for a control. It does not see what launches declare to a tool.
+/// Returns the kinds of the simulated driver's reports for a control.
 fn expected(control: &Control) -> &'static [&'static str] {
     match control.class {
         // The use was submitted first.
@@ -38,7 +38,7 @@ fn expected(control: &Control) -> &'static [&'static str] {
         "leak" => &["Leak"],
         "double-free" => &["DoubleFree"],
         "shared-race" | "divergent-barrier" => &["KernelFault"],
-        "not-writable" | "undeclared" => &[],
+        "not-writable" | "undeclared" => &["UndeclaredWrite"],
         class => panic!("a class that this test does not know: {class}"),
     }
 }
