@@ -46,7 +46,8 @@ impl<T: Pod> DeviceBuffer<T> {
     ) -> Result<Self, Box<AdoptSliceError<T>>> {
         const { assert!(align_of::<T>() <= BLOCK_ALIGNMENT, "blocks are aligned to less") };
         let slices = CudaSlices::of(ctx);
-        let (len, tag, owner) = (slice.len(), AllocTag::new("cudarc"), Owner::of(&slices));
+        let (len, tag) = (slice.len(), AllocTag::new("cudarc"));
+        let owner = Owner { pinned: ctx.pinned_resources().cloned(), ..Owner::of(&slices) };
         let home = match owner.streams.enter(stream.into()) {
             Ok(stream) => stream.id(),
             Err(error) => return Err(AdoptSliceError::new(error, slice)),

@@ -6,22 +6,29 @@ use dmr_core::{
     AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
     UseTrackingExt,
 };
-use dmr_streams::{Declaration, Device, DeviceContext, LaunchTokens, StreamGuard, StreamPool};
+use dmr_streams::{
+    Declaration, Device, DeviceContext, LaunchTokens, PinnedResources, StreamGuard, StreamPool,
+};
 use smallvec::SmallVec;
 
 use crate::failures;
 
-/// The resource and the streams of a buffer. Keeps both alive, so that buffers, contexts and leases may be
+/// The resources and the streams of a buffer. Keeps them alive, so that buffers, contexts and leases may be
 /// dropped in any order.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
     pub(crate) resource: Arc<dyn DeviceMemoryResource>,
     pub(crate) streams: Arc<StreamPool>,
+    pub(crate) pinned: Option<Arc<PinnedResources>>,
 }
 
 impl Owner {
     pub(crate) fn of<C: DeviceContext + ?Sized>(ctx: &C) -> Self {
-        Self { resource: Arc::clone(ctx.resource()), streams: Arc::clone(ctx.streams()) }
+        Self {
+            resource: Arc::clone(ctx.resource()),
+            streams: Arc::clone(ctx.streams()),
+            pinned: ctx.pinned_resources().cloned(),
+        }
     }
 
     /// Allocates a block of at least `bytes` bytes.
@@ -55,6 +62,10 @@ impl DeviceContext for Owner {
 
     fn streams(&self) -> &Arc<StreamPool> {
         &self.streams
+    }
+
+    fn pinned_resources(&self) -> Option<&Arc<PinnedResources>> {
+        self.pinned.as_ref()
     }
 }
 

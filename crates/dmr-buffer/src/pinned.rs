@@ -49,10 +49,9 @@ pub fn trim_pinned<C: DeviceContext + ?Sized>(ctx: &C, keep_bytes: u64) -> Resou
 
 /// Lets the layers around pinned memory see what was freed below them: a budget releases its bytes.
 fn settle_layers<C: DeviceContext + ?Sized>(ctx: &C) {
-    for kind in PinnedKind::ALL {
-        if let Some(resource) = ctx.pinned_resource(kind) {
-            // The error of the reap before was returned.
-            let _ = resource.try_reap();
-        }
+    let Some(pinned) = ctx.pinned_resources() else { return };
+    for resource in PinnedKind::ALL.iter().filter_map(|kind| pinned.of_kind(*kind)) {
+        // The error of the reap before was returned.
+        let _ = resource.try_reap();
     }
 }

@@ -48,7 +48,8 @@ impl<'a, T: Pod> DeviceView<'a, T> {
     /// submitted by this call, not by the first poll; it covers what was submitted before and nothing later.
     ///
     /// The future returns the errors of this call, too: [`Resource`](BufferError::Resource), for stream, use and
-    /// driver errors, among them that the host has no more memory to lock.
+    /// driver errors, among them that the host has no more memory to lock, and
+    /// [`OutOfBudget`](dmr_core::ResourceError::OutOfBudget) of the context's budget for pinned memory.
     pub fn to_host_async(&self, stream: impl Into<StreamId>) -> ToHost<T> {
         let state = match self.copy_to_pinned(stream.into()) {
             Ok((elements, completed)) => State::Copying { elements, completed },

@@ -8,7 +8,7 @@ use std::thread::{self, ThreadId};
 use dmr_buffer::{BufferError, DeviceBuffer, PinnedBuffer, Pod};
 use dmr_core::sync::{ignore_poison, lock};
 use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, StreamId};
-use dmr_streams::{DeviceContext, StreamLease, StreamPool};
+use dmr_streams::{DeviceContext, PinnedResources, StreamLease, StreamPool};
 
 use crate::SpillError;
 
@@ -77,10 +77,11 @@ struct Spilled<T: Pod> {
     tag: AllocTag,
 }
 
-/// The resource and the streams that a spilled buffer was made with.
+/// The resources and the streams that a spilled buffer was made with.
 struct Context {
     resource: Arc<dyn DeviceMemoryResource>,
     streams: Arc<StreamPool>,
+    pinned: Option<Arc<PinnedResources>>,
 }
 
 impl<T: Pod> Entry<T> {
@@ -287,7 +288,7 @@ impl<T: Pod> State<T> {
                     Some(buffer)
                 }
                 Err(shared) => {
-                    *self = Self::OnDevice(shared);
+                    *self = Self::OnDevice(Resident::Shared(shared));
                     None
                 }
             },
@@ -319,10 +320,10 @@ impl<T: Pod> Resident<T> {
         }
     }
 
-    fn into_alone(self) -> Result<DeviceBuffer<T>, Self> {
+    fn into_alone(self) -> Result<DeviceBuffer<T>, Arc<DeviceBuffer<T>>> {
         match self {
             Self::Alone(buffer) => Ok(buffer),
-            Self::Shared(buffer) => Arc::try_unwrap(buffer).map_err(Self::Shared),
+            Self::Shared(buffer) => Arc::try_unwrap(buffer),
         }
     }
 }
@@ -331,8 +332,11 @@ impl<T: Pod> Spilled<T> {
     /// Copies a buffer to pinned memory, on this stream. Does not wait.
     fn copy_of(buffer: &DeviceBuffer<T>, copies: &StreamLease) -> Result<Self, BufferError> {
         let of = buffer.context();
-        let context =
-            Context { resource: Arc::clone(of.resource()), streams: Arc::clone(of.streams()) };
+        let context = Context {
+            resource: Arc::clone(of.resource()),
+            streams: Arc::clone(of.streams()),
+            pinned: of.pinned_resources().cloned(),
+        };
         let tag = buffer.block().map_or(AllocTag::UNTAGGED, DeviceBlock::tag);
         let mut elements = PinnedBuffer::uninit_tagged(&context, copies, buffer.len(), tag)?;
         elements.copy_from_device(buffer, copies)?;
@@ -359,5 +363,9 @@ impl DeviceContext for Context {
 
     fn streams(&self) -> &Arc<StreamPool> {
         &self.streams
+    }
+
+    fn pinned_resources(&self) -> Option<&Arc<PinnedResources>> {
+        self.pinned.as_ref()
     }
 }

@@ -20,11 +20,30 @@ pub trait DeviceContext {
     /// Returns the pool of the streams that work can be submitted to.
     fn streams(&self) -> &Arc<StreamPool>;
 
-    /// Returns the resource of pinned memory of this kind; `None` for the pool that the streams have of it
-    /// ([`PinnedResource`](crate::PinnedResource)), without layers around it.
-    fn pinned_resource(&self, kind: PinnedKind) -> Option<&Arc<dyn HostMemoryResource>> {
-        let _ = kind;
+    /// Returns the resources of pinned memory; `None` for the pools that the streams have of it
+    /// ([`PinnedResource`](crate::PinnedResource)), without layers around them. Buffers keep them, for their copies to
+    /// pinned memory.
+    fn pinned_resources(&self) -> Option<&Arc<PinnedResources>> {
         None
+    }
+}
+
+/// The resources of pinned memory of a context, by kind.
+#[derive(Clone, Debug, Default)]
+pub struct PinnedResources([Option<Arc<dyn HostMemoryResource>>; PinnedKind::ALL.len()]);
+
+impl PinnedResources {
+    /// Sets the resource of a kind.
+    #[must_use]
+    pub fn with(mut self, kind: PinnedKind, resource: Arc<dyn HostMemoryResource>) -> Self {
+        self.0[kind as usize] = Some(resource);
+        self
+    }
+
+    /// Returns the resource of a kind; `None` for the pool of the streams.
+    #[must_use]
+    pub fn of_kind(&self, kind: PinnedKind) -> Option<&Arc<dyn HostMemoryResource>> {
+        self.0[kind as usize].as_ref()
     }
 }
 
@@ -37,8 +56,8 @@ impl<C: DeviceContext + ?Sized> DeviceContext for &C {
         (**self).streams()
     }
 
-    fn pinned_resource(&self, kind: PinnedKind) -> Option<&Arc<dyn HostMemoryResource>> {
-        (**self).pinned_resource(kind)
+    fn pinned_resources(&self) -> Option<&Arc<PinnedResources>> {
+        (**self).pinned_resources()
     }
 }
 
@@ -51,7 +70,7 @@ impl<C: DeviceContext + ?Sized> DeviceContext for Arc<C> {
         (**self).streams()
     }
 
-    fn pinned_resource(&self, kind: PinnedKind) -> Option<&Arc<dyn HostMemoryResource>> {
-        (**self).pinned_resource(kind)
+    fn pinned_resources(&self) -> Option<&Arc<PinnedResources>> {
+        (**self).pinned_resources()
     }
 }

@@ -67,7 +67,7 @@ mod watcher;
 
 pub use completed::Completed;
 pub use config::StreamPoolConfig;
-pub use context::DeviceContext;
+pub use context::{DeviceContext, PinnedResources};
 pub use device::Device;
 pub use error::DeviceError;
 pub use guard::{HomeStream, StreamGuard};

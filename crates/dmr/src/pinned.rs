@@ -1,29 +1,28 @@
 //! The layers around a runtime's pinned memory: its budget, and its statistics.
 
-#[cfg(any(feature = "budget", feature = "statistics"))]
 use std::sync::Arc;
 
 use dmr_core::{HostMemoryResource, Usage};
-use dmr_streams::{PinnedKind, StreamPool};
+use dmr_streams::{PinnedResources, StreamPool};
 
 #[cfg(feature = "budget")]
 use dmr_adaptors::budget::Budget;
 #[cfg(feature = "statistics")]
 use dmr_adaptors::statistics::StatisticsResource;
 #[cfg(any(feature = "budget", feature = "statistics"))]
-use dmr_streams::PinnedResource;
+use dmr_streams::{PinnedKind, PinnedResource};
 
 use crate::DeviceRuntime;
 use crate::layers::Layers;
 
 /// A resource of pinned memory whose type is not known: what a runtime's pinned buffers allocate from.
-pub type SharedHostResource = std::sync::Arc<dyn HostMemoryResource>;
+pub type SharedHostResource = Arc<dyn HostMemoryResource>;
 
 /// The stacks over the pinned memory of a runtime, by kind.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pinned {
     /// `None` if there are no layers.
-    resources: [Option<SharedHostResource>; PinnedKind::ALL.len()],
+    resources: Option<Arc<PinnedResources>>,
     #[cfg(feature = "budget")]
     budget: Option<Budget>,
     #[cfg(feature = "statistics")]
@@ -34,19 +33,32 @@ impl Pinned {
     /// Puts the budget for pinned memory around the pinned memory of these streams, and statistics where those of
     /// device memory are on.
     #[allow(unused_mut, unused_variables, reason = "what is used depends on the features")]
-    pub(crate) fn of(layers: &Layers, streams: &std::sync::Arc<StreamPool>) -> Self {
+    pub(crate) fn of(layers: &Layers, streams: &Arc<StreamPool>) -> Self {
         let mut pinned = Self::default();
         #[cfg(feature = "budget")]
         pinned.budget.clone_from(&layers.pinned_budget);
         #[cfg(any(feature = "budget", feature = "statistics"))]
-        for kind in PinnedKind::ALL {
-            pinned.put_around(kind, layers, streams);
+        {
+            let mut resources = None;
+            for kind in PinnedKind::ALL {
+                if let Some(resource) = pinned.layered(kind, layers, streams) {
+                    let others: PinnedResources = resources.unwrap_or_default();
+                    resources = Some(others.with(kind, resource));
+                }
+            }
+            pinned.resources = resources.map(Arc::new);
         }
         pinned
     }
 
+    /// Returns the pool of this kind in its layers; `None` if there are none.
     #[cfg(any(feature = "budget", feature = "statistics"))]
-    fn put_around(&mut self, kind: PinnedKind, layers: &Layers, streams: &Arc<StreamPool>) {
+    fn layered(
+        &mut self,
+        kind: PinnedKind,
+        layers: &Layers,
+        streams: &Arc<StreamPool>,
+    ) -> Option<SharedHostResource> {
         use dmr_adaptors::ResourceLayer;
         let pool =
             || -> SharedHostResource { Arc::new(PinnedResource::new(Arc::clone(streams), kind)) };
@@ -62,18 +74,19 @@ impl Pinned {
             self.statistics[kind as usize] = Some(Arc::clone(&statistics));
             resource = Some(statistics);
         }
-        self.resources[kind as usize] = resource;
+        resource
     }
 
-    pub(crate) fn resource(&self, kind: PinnedKind) -> Option<&SharedHostResource> {
-        self.resources[kind as usize].as_ref()
+    pub(crate) fn resources(&self) -> Option<&Arc<PinnedResources>> {
+        self.resources.as_ref()
     }
 }
 
 #[cfg(feature = "budget")]
 impl crate::DeviceRuntimeBuilder {
     /// Bounds the pinned memory of the runtime's buffers: `bytes` bytes, live and retired, of all kinds, never exceeded.
-    /// A buffer that does not fit waits for dropped ones before it is refused. Device memory does not count. Nor does
+    /// A buffer that does not fit waits for dropped ones before it is refused. The copies of `to_host_async` count, and
+    /// buffers that were spilled: one that does not fit stays on the device. Device memory does not count. Nor does
     /// free memory that the pool of pinned memory keeps: [`DeviceRuntime::pinned_usage`] has it as `reserved`, and
     /// [`DeviceRuntime::trim_pinned`] returns it.
     ///

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use dmr_core::process::PerProcess;
 use dmr_core::sync::lock;
 use dmr_core::{DeviceMemoryResource, PeerAccess, ResourceResult};
-use dmr_streams::{Device, DeviceContext, PinnedKind, StreamPool};
+use dmr_streams::{Device, DeviceContext, PinnedResources, StreamPool};
 
 use crate::layers::Handles;
 use crate::shutdown::UnusedMemory;
-use crate::{DeviceRuntimeBuilder, RuntimeError, SharedHostResource};
+use crate::{DeviceRuntimeBuilder, RuntimeError};
 
 /// The number of CUDA ordinals for which [`DeviceRuntime::try_get`] keeps a runtime.
 pub const MAX_DEVICE_ORDINALS: usize = 64;
@@ -145,8 +145,8 @@ impl DeviceContext for DeviceRuntime {
         &self.streams
     }
 
-    fn pinned_resource(&self, kind: PinnedKind) -> Option<&SharedHostResource> {
-        self.layers.pinned.resource(kind)
+    fn pinned_resources(&self) -> Option<&Arc<PinnedResources>> {
+        self.layers.pinned.resources()
     }
 }
 

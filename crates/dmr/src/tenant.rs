@@ -9,11 +9,11 @@ use dmr_adaptors::budget::{Budget, BudgetLayer, Reservation};
 #[cfg(feature = "statistics")]
 use dmr_adaptors::statistics::{StatisticsLayer, StatisticsResource};
 use dmr_core::{AllocTag, DeviceMemoryResource};
-use dmr_streams::{DeviceContext, PinnedKind, StreamPool};
+use dmr_streams::{DeviceContext, PinnedResources, StreamPool};
 
 use crate::builder::same_streams;
 use crate::pinned::Pinned;
-use crate::{DeviceRuntime, RuntimeError, SharedHostResource, SharedResource};
+use crate::{DeviceRuntime, RuntimeError, SharedResource};
 
 /// The streams and the pinned memory of a [`DeviceRuntime`], and a resource over the runtime's own: what buffers and
 /// launches take. Made by [`DeviceRuntime::tenant_builder`] and [`DeviceRuntime::tenant`].
@@ -291,7 +291,7 @@ impl DeviceContext for Tenant {
         &self.streams
     }
 
-    fn pinned_resource(&self, kind: PinnedKind) -> Option<&SharedHostResource> {
-        self.pinned.resource(kind)
+    fn pinned_resources(&self) -> Option<&Arc<PinnedResources>> {
+        self.pinned.resources()
     }
 }

@@ -3,6 +3,7 @@
 #![cfg(all(feature = "spill", feature = "pool", feature = "budget"))]
 
 use dmr::dmr_adaptors::budget::{Budget, BudgetLayer};
+use dmr::dmr_buffer::BufferError;
 use dmr::dmr_spill::SpillError;
 use dmr::prelude::*;
 use dmr_testkit::Rig;
@@ -68,6 +69,62 @@ fn callbacks_of_the_program_come_before_spilling() {
     let second = buffer().unwrap();
     assert!(cold.is_spilled());
     drop((first, second, cold, stream, gpu));
+    rig.assert_clean();
+}
+
+#[test]
+fn a_spill_that_the_pinned_budget_refuses_leaves_the_buffer_on_the_device() {
+    let rig = Rig::new();
+    let gpu = DeviceRuntime::builder(rig.ordinal())
+        .backend(Backend::Async)
+        .budget(8 * MIB as u64)
+        .pinned_budget(4 * MIB as u64)
+        .spill()
+        .build()
+        .unwrap();
+    let (spill, stream) = (gpu.spill().unwrap(), gpu.streams().acquire().unwrap());
+    let pinned = gpu.pinned_budget().unwrap();
+    let page = |value: u8| {
+        let mut page = DeviceBuffer::<u8>::uninit(&gpu, &stream, 2 * MIB)?;
+        page.fill(value, &stream)?;
+        Ok::<_, BufferError>(page)
+    };
+    let mut pages: Vec<_> =
+        (0..6_u8).map(|value| spill.insert(page(value).unwrap()).unwrap()).collect();
+    assert_eq!(spill.stats().on_host.bytes, 4 * MIB as u64);
+    assert_eq!((pinned.reserved_bytes(), gpu.pinned_usage().live), (4 << 20, 4 << 20));
+
+    let refused = page(6).unwrap_err();
+    assert!(
+        matches!(refused, BufferError::Resource(ResourceError::OutOfBudget { .. })),
+        "{refused}"
+    );
+    let SpillError::NotEnough { spilled: 0, problem: Some(problem), .. } =
+        spill.free(1).unwrap_err()
+    else {
+        panic!("the registry does not say what refused the spill");
+    };
+    assert!(problem.to_string().contains("pinned memory"), "{problem}");
+    assert!(pages[2..].iter().all(|page| !page.is_spilled()), "{:?}", spill.stats());
+
+    // What is restored, and spilled again, is charged as before.
+    drop(pages.split_off(3));
+    let restored = pages[0].on_device(&stream).unwrap();
+    let staging = dmr_testkit::block_on(restored.to_host_async(&stream)).unwrap();
+    drop(restored);
+    assert_eq!(pinned.reserved_bytes(), 4 << 20, "one page, and the copy");
+    drop(staging);
+    spill.free(4 * MIB as u64).unwrap_err();
+    assert_eq!(spill.stats().on_host.bytes, 4 * MIB as u64);
+    assert!(gpu.pinned_usage().live <= 4 << 20);
+    for (page, value) in pages.iter().zip(0..) {
+        let host = page.on_device(&stream).unwrap().to_host(&stream).unwrap();
+        assert!(host.iter().all(|byte| *byte == value));
+    }
+    drop(pages);
+    gpu.shutdown().unwrap();
+    assert_eq!(pinned.reserved_bytes(), 0);
+    drop((stream, gpu));
     rig.assert_clean();
 }
 

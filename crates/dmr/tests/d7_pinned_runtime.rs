@@ -71,6 +71,35 @@ fn a_tenants_pinned_buffers_are_the_runtimes() {
 }
 
 #[test]
+fn the_context_of_a_buffer_is_bounded_by_the_budget_and_so_is_a_copy_to_the_host() {
+    let rig = Rig::new();
+    let gpu = runtime(&rig);
+    let budget = gpu.pinned_budget().unwrap();
+    let stream = gpu.streams().acquire().unwrap();
+    let slice = stream.stream().clone_htod(&vec![4u8; 3 * MIB]).unwrap();
+    let adopted = DeviceBuffer::adopt(&gpu, &stream, slice).unwrap();
+    let large = DeviceBuffer::<u8>::zeroed(&gpu, &stream, 9 * MIB).unwrap();
+    let staging = PinnedBuffer::<u8>::uninit(&gpu, &stream, MIB).unwrap();
+
+    let copied = dmr_testkit::block_on(adopted.to_host_async(&stream)).unwrap();
+    assert!(copied.iter().all(|byte| *byte == 4));
+    assert_eq!(budget.reserved_bytes(), 4 << 20);
+    let refused = dmr_testkit::block_on(large.to_host_async(&stream)).unwrap_err();
+    assert!(
+        matches!(refused, BufferError::Resource(ResourceError::OutOfBudget { .. })),
+        "{refused}"
+    );
+    let of_buffer = WriteCombinedBuffer::<u8>::uninit(large.context(), &stream, 2 * MIB).unwrap();
+    assert_eq!(budget.reserved_bytes(), 6 << 20);
+    assert_eq!(gpu.pinned_usage().live, 6 << 20);
+    drop((copied.into_pinned(), of_buffer, staging, adopted, large));
+    gpu.shutdown().unwrap();
+    assert_eq!(budget.reserved_bytes(), 0);
+    drop((stream, gpu));
+    rig.assert_clean();
+}
+
+#[test]
 fn a_shutdown_returns_the_segments_and_a_budget_has_its_bytes_again() {
     let rig = Rig::new();
     let gpu = runtime(&rig);

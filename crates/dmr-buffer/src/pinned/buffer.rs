@@ -123,7 +123,8 @@ impl<T: Pod, K: PinnedBufferKind> PinnedElements<T, K> {
                 None
             }
             _ => {
-                let (resource, streams) = (ctx.pinned_resource(K::KIND), &owner.streams);
+                let resource = owner.pinned.as_ref().and_then(|pinned| pinned.of_kind(K::KIND));
+                let streams = &owner.streams;
                 let memory =
                     PinnedMemory::allocate(resource, streams, K::KIND, bytes, stream, tag)?;
                 Some(memory)
