@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
-use dmr_core::{DeviceBlock, StreamId};
+use dmr_core::{DeviceBlock, ResourceError, StreamId};
 
 use crate::{BufferError, DeviceBuffer, DeviceView, DeviceViewMut};
 
@@ -31,7 +31,8 @@ impl<T: Pod> DeviceBuffer<T> {
     /// [`Resource`](BufferError::Resource), as for
     /// [`DeviceMemoryResource::try_grow`](dmr_core::DeviceMemoryResource::try_grow), among them a
     /// [`WindowConflict`](dmr_core::ResourceError::WindowConflict) while a launch on another stream uses the
-    /// buffer. Out of memory and out of budget are `false`.
+    /// buffer. Out of memory and out of budget are `false`, and so is a home stream whose lease was returned or
+    /// that was retired.
     pub fn try_grow(&mut self, new_len: usize) -> Result<bool, BufferError> {
         if new_len > self.capacity() && !self.grow_block(new_len)? {
             return Ok(false);
@@ -143,7 +144,11 @@ impl<T: Pod> DeviceBuffer<T> {
         let grown = self.owner.resource.try_grow(block, bytes);
         let room = block.bytes();
         self.len = elements.min(self.capacity());
-        Ok(grown? && room >= bytes)
+        match grown {
+            // The lease of the home stream was returned, or its owner has retired it.
+            Err(ResourceError::StreamMisuse { .. }) => Ok(false),
+            grown => Ok(grown? && room >= bytes),
+        }
     }
 
     /// Replaces the block by one with room for `len` elements, and copies the elements on `stream`.

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use dmr::DeviceRuntimeBuilder;
 use dmr::dmr_adaptors::logging::{InMemorySink, NullSink};
 use dmr::dmr_buffer::BufferError;
+use dmr::dmr_core::error::StreamProblem;
 use dmr::dmr_core::record::RecordAction;
 use dmr::prelude::*;
 use dmr_testkit::Rig;
@@ -91,6 +92,16 @@ fn is_window_conflict(error: &BufferError) -> bool {
     matches!(error, BufferError::Resource(ResourceError::WindowConflict { .. }))
 }
 
+/// A resource that tracks no uses refuses those on another stream than the home stream.
+#[track_caller]
+fn assert_not_tracked(stack: &Stack, outcome: Result<(), BufferError>) {
+    let refused = outcome.unwrap_err();
+    let BufferError::Resource(ResourceError::StreamMisuse { problem, .. }) = refused else {
+        panic!("{}: {refused}", stack.name);
+    };
+    assert_eq!(problem, StreamProblem::NotTracked, "{}", stack.name);
+}
+
 #[test]
 fn the_elements_stay_and_the_block_where_it_can() {
     on_every_stack(|stack, runtime, home| {
@@ -132,11 +143,13 @@ fn try_grow_grows_in_place_or_changes_nothing() {
 #[test]
 fn on_another_stream_it_comes_after_the_writes_and_before_the_free() {
     on_every_stack(|stack, runtime, home| {
-        if !runtime.resource().supports_block_use_tracking() {
-            return;
-        }
         let [writer, grower] = [(); 2].map(|()| runtime.streams().acquire().unwrap());
         let mut buffer = DeviceBuffer::<u8>::zeroed(runtime, home, 4 * KIB).unwrap();
+        if !runtime.resource().supports_block_use_tracking() {
+            assert_not_tracked(stack, buffer.reserve(4 * KIB, &grower));
+            assert_eq!(buffer.to_host(home).unwrap(), [0; 4 * KIB], "{}", stack.name);
+            return;
+        }
         let slow = DeviceBuffer::from_host(runtime, &writer, &[5u8; 4 * KIB]).unwrap();
         let ops = PatternOps::new(Arc::clone(runtime.streams())).unwrap();
         ops.delay(writer.id(), 5_000_000).unwrap();
@@ -152,22 +165,46 @@ fn on_another_stream_it_comes_after_the_writes_and_before_the_free() {
 }
 
 #[test]
-fn where_the_home_stream_was_returned_the_new_block_is_at_home_on_the_given_stream() {
-    on_every_stack(|stack, runtime, home| {
-        let mut buffer = DeviceBuffer::from_host(runtime, home, &[7u8; KIB]).unwrap();
-        if !runtime.resource().supports_block_use_tracking() || stack.grows_in_place {
-            // In place a block cannot grow without its home stream.
-            return;
-        }
-        let lease = runtime.streams().acquire().unwrap();
-        let mut on_lease = DeviceBuffer::<u8>::uninit(runtime, &lease, KIB).unwrap();
-        on_lease.copy_from(&buffer, &lease).unwrap();
-        drop(lease);
-        on_lease.reserve(KIB, home).unwrap();
-        assert_eq!(on_lease.block().unwrap().alloc_stream(), home.id(), "{}", stack.name);
-        assert_eq!(on_lease.to_host(home).unwrap(), [7; KIB], "{}", stack.name);
-        buffer.truncate(0);
-    });
+fn where_the_home_stream_was_returned_or_retired_the_new_block_is_at_home_on_the_given_stream() {
+    type Grow = fn(&mut DeviceBuffer<u8>, &StreamLease) -> Result<(), BufferError>;
+    let ways: [Grow; 3] = [
+        |buffer, stream| buffer.reserve(KIB, stream),
+        |buffer, stream| buffer.extend_from_host(&[7; KIB], stream),
+        |buffer, stream| {
+            let more = DeviceBuffer::from_host(buffer.context(), stream, &[7; KIB])?;
+            buffer.extend_from(&more, stream)
+        },
+    ];
+    for (grow, retires) in ways.into_iter().flat_map(|grow| [(grow, false), (grow, true)]) {
+        on_every_stack(|stack, runtime, home| {
+            let streams = runtime.streams();
+            let lease = match retires {
+                false => streams.acquire().unwrap(),
+                true => streams.adopt(runtime.device().context().new_stream().unwrap()).unwrap(),
+            };
+            let mut buffer =
+                DeviceBuffer::from_host_tagged(runtime, &lease, &[7u8; KIB], TAG).unwrap();
+            if retires {
+                streams.retire_stream(&lease).unwrap();
+            }
+            drop(lease);
+            let before = format!("{buffer:?}");
+            assert!(!buffer.try_grow(2 * KIB).unwrap(), "{}: in place without a home", stack.name);
+            assert_eq!(format!("{buffer:?}"), before, "{}", stack.name);
+            let grown = grow(&mut buffer, home);
+            if runtime.resource().supports_block_use_tracking() {
+                grown.unwrap();
+                let block = buffer.block().unwrap();
+                assert_eq!((block.tag(), block.alloc_stream()), (TAG, home.id()), "{}", stack.name);
+                assert!(buffer.capacity() >= 2 * KIB, "{}", stack.name);
+                let host = buffer.to_host(home).unwrap();
+                assert!(host.iter().all(|byte| *byte == 7), "{}", stack.name);
+            } else {
+                assert_not_tracked(stack, grown);
+                assert_eq!(format!("{buffer:?}"), before, "{}", stack.name);
+            }
+        });
+    }
 }
 
 #[test]
@@ -238,14 +275,17 @@ fn beyond_a_budget_nothing_changes() {
 #[test]
 fn a_buffer_that_a_launch_elsewhere_writes_does_not_grow() {
     on_every_stack(|stack, runtime, home| {
-        if !runtime.resource().supports_block_use_tracking() {
-            return;
-        }
         let other = runtime.streams().acquire().unwrap();
         let mut buffer = DeviceBuffer::from_host(runtime, home, &[7u8; KIB]).unwrap();
         let mut recorder = LaunchRecorder::new_strict(other.id());
         recorder.write(&mut buffer);
-        let launch = recorder.prepare(runtime).unwrap();
+        let prepared = recorder.prepare(runtime);
+        if !runtime.resource().supports_block_use_tracking() {
+            prepared.unwrap_err();
+            buffer.reserve(KIB, home).unwrap();
+            return;
+        }
+        let launch = prepared.unwrap();
         let before = format!("{buffer:?}");
         let refused = buffer.reserve(KIB, home).unwrap_err();
         assert!(is_window_conflict(&refused), "{}: {refused}", stack.name);

@@ -99,13 +99,19 @@ fn cudarc_uses_the_slice_after_the_uses_of_the_buffer_on_other_streams() {
     for (name, choose) in GIVING {
         let rig = Rig::new();
         let runtime = runtime(&rig, choose);
-        if !runtime.resource().supports_block_use_tracking() {
-            continue;
-        }
         let [home, away] = [(); 2].map(|()| runtime.streams().acquire().unwrap());
         let mut buffer = DeviceBuffer::<u8>::zeroed(&runtime, &home, LEN).unwrap();
-        rig.delay(&away);
-        buffer.fill(5, &away).unwrap();
+        let elsewhere = buffer.fill(5, &away);
+        // A resource that tracks no uses has those on the home stream only.
+        let used_on = match runtime.resource().supports_block_use_tracking() {
+            true => &away,
+            false => {
+                elsewhere.unwrap_err();
+                &home
+            }
+        };
+        rig.delay(used_on);
+        buffer.fill(5, used_on).unwrap();
         let slice = buffer.into_cuda_slice().unwrap();
         let third = rig.device().context().new_stream().unwrap();
         assert_eq!(third.clone_dtoh(&slice).unwrap(), [5; LEN], "{name}");
@@ -193,14 +199,17 @@ fn a_buffer_of_a_prepared_launch_stays_with_every_charge() {
     for (name, choose) in GIVING {
         let rig = Rig::new();
         let runtime = runtime(&rig, choose);
-        if !runtime.resource().supports_block_use_tracking() {
-            continue;
-        }
         let [home, away] = [(); 2].map(|()| runtime.streams().acquire().unwrap());
         let mut buffer = DeviceBuffer::from_host(&runtime, &home, &[7u8; LEN]).unwrap();
         let mut launch = LaunchRecorder::new_strict(&away);
         launch.write(&mut buffer);
-        let launch = launch.prepare(&runtime).unwrap();
+        let prepared = launch.prepare(&runtime);
+        if !runtime.resource().supports_block_use_tracking() {
+            prepared.unwrap_err();
+            assert_eq!(read(buffer.into_cuda_slice().unwrap()), [7; LEN], "{name}");
+            continue;
+        }
+        let launch = prepared.unwrap();
         let usage = runtime.resource().usage();
         let refused = buffer.into_cuda_slice().unwrap_err();
         assert!(matches!(refused.error, ResourceError::WindowConflict { .. }), "{name}: {refused}");
