@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dmr_core::{ResourceError, ResourceResult, StreamId};
 
-use crate::slot::{PERMANENT, PoolStream, SlotLease};
+use crate::slot::{PoolStream, SlotLease};
 use crate::{StreamLease, StreamPool};
 
 impl StreamPool {
@@ -112,7 +112,9 @@ impl StreamPool {
             return;
         }
         // The id is refused from here on, and only then is the slot free for the next lease.
-        self.set_lease(id.slot(), PERMANENT);
+        if let Some(slot) = self.stream_slot(id.slot()) {
+            slot.end_lease();
+        }
         self.untake(id.slot());
     }
 
@@ -123,7 +125,9 @@ impl StreamPool {
             Some(created) => created,
             None => self.create(slot, priority).inspect_err(|_| self.untake(slot))?,
         };
-        self.set_lease(slot, lease);
+        if let Some(slot) = self.stream_slot(slot) {
+            slot.set_lease(lease);
+        }
         let (id, stream) = (self.id_of(slot, lease), Arc::clone(&created.stream));
         Ok(StreamLease::new(Arc::clone(self), id, stream))
     }
@@ -173,14 +177,7 @@ impl StreamPool {
     }
 
     fn stream_of(&self, slot: usize) -> Option<&PoolStream> {
-        self.stream_slot(slot)?.stream.get()
-    }
-
-    /// Sets the number of the current lease.
-    fn set_lease(&self, slot: usize, lease: u32) {
-        if let Some(slot) = self.stream_slot(slot) {
-            slot.lease.store(lease, Ordering::Release);
-        }
+        self.stream_slot(slot)?.own()
     }
 }
 

@@ -1,7 +1,6 @@
 //! Streams of other owners: adopted into a pool, and retired before their owner destroys them.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaStream;
@@ -9,9 +8,9 @@ use cudarc::driver::sys::{self, CUstream};
 use dmr_core::error::StreamProblem;
 use dmr_core::{ResourceError, ResourceResult, StreamId};
 
-use crate::holds::HeldBy;
+use crate::holds::{HeldBy, Holds};
 use crate::pool::LIBRARY_STREAMS;
-use crate::slot::PoolStream;
+use crate::slot::LeaseNumbers;
 use crate::{StreamLease, StreamPool};
 use dmr_core::spinlock::pause;
 
@@ -23,18 +22,20 @@ pub(crate) const PER_THREAD: usize = 2;
 impl StreamPool {
     /// Adopts a stream that cudarc owns, as a lease.
     ///
-    /// The pool keeps it alive. A stream can be adopted again once its lease is dropped, and gets the
-    /// same slot then.
+    /// The pool keeps it alive until it is [retired](Self::retire_stream). A stream can be adopted again once its
+    /// lease is dropped, and gets the same slot then. The slot of a retired stream is used again once the lease
+    /// is dropped: the next stream in it waits for the last work of the retired one, if that is not done.
     ///
     /// # Errors
     ///
     /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another context, for the per-thread
     /// default stream (it names a different stream on each thread), for the legacy null stream
     /// ([`adopt_legacy`](Self::adopt_legacy) takes it), for a stream that this pool made itself, and for
-    /// one that is adopted already; [`Capacity`](ResourceError::Capacity) after
-    /// [`max_adopted`](crate::StreamPoolConfig::max_adopted) different streams;
-    /// [`StreamCapturing`](ResourceError::StreamCapturing) if the pool's first stream captures a graph,
-    /// unless the pool has a second stream already; [`ForkedProcess`](ResourceError::ForkedProcess);
+    /// one that is adopted already; [`Capacity`](ResourceError::Capacity) for more than
+    /// [`max_adopted`](crate::StreamPoolConfig::max_adopted) streams that are not retired, or whose leases are not
+    /// dropped; [`StreamCapturing`](ResourceError::StreamCapturing) if the pool's first stream captures a graph,
+    /// unless the pool has a second stream already, and if `stream` does while it would have to wait for a retired
+    /// one; [`ForkedProcess`](ResourceError::ForkedProcess);
     /// [`Driver`](ResourceError::Driver).
     pub fn adopt(self: &Arc<Self>, stream: Arc<CudaStream>) -> ResourceResult<StreamLease> {
         match stream.cu_stream() as usize {
@@ -79,8 +80,8 @@ impl StreamPool {
     }
 
     /// Retires an adopted stream: records a last event on it, which stands for the stream in every ledger
-    /// from then on. No later call touches the stream, and its ids are refused. Its owner may destroy it
-    /// once this has returned `Ok`.
+    /// from then on. No later call touches the stream, and its ids are refused, also after another stream was
+    /// adopted in its slot. Its owner may destroy it once this has returned `Ok`.
     ///
     /// Does not wait; [`retire_stream_timeout`](Self::retire_stream_timeout) does.
     ///
@@ -104,6 +105,14 @@ impl StreamPool {
             return Err(self.held(id, HeldBy::Call));
         }
         self.progress().seal(id.slot(), last);
+        let slot = self.stream_slot(id.slot()).ok_or_else(|| self.misuse(id))?;
+        let mut leases = self.leases();
+        let retirements = leases.iter().map(|lease| lease.retirement).max();
+        leases[id.slot()].retirement = retirements.unwrap_or(0) + 1;
+        let retired = slot.end_stream(&mut leases);
+        drop(leases);
+        // Not under the lock: the driver may destroy the stream here.
+        drop(retired);
         Ok(())
     }
 
@@ -161,48 +170,59 @@ impl StreamPool {
     }
 
     fn adopt_checked(self: &Arc<Self>, stream: Arc<CudaStream>) -> ResourceResult<StreamLease> {
-        let (index, lease) = self.take_slot_for(stream.cu_stream() as usize)?;
-        let announced = self.progress().announce_second_stream(self);
-        let slot = self.stream_slot(index).filter(|_| announced.is_ok());
-        let known = slot.map(|slot| {
-            let known = slot.stream.get_or_init(|| PoolStream { stream, priority: 0 });
-            slot.lease.store(lease, Ordering::Release);
-            Arc::clone(&known.stream)
-        });
+        let taken = self.take_slot_for(stream.cu_stream() as usize)?;
+        let index = taken.slot;
+        let mut ready = self.progress().announce_second_stream(self);
+        if taken.is_new {
+            let order = |()| self.progress().order_after_retired(self.device(), index, &stream);
+            ready = ready.and_then(order);
+        }
         let mut leases = self.leases();
         leases[index].adopting = None;
-        leases[index].is_taken = known.is_some();
+        leases[index].is_taken = ready.is_ok();
+        ready?;
+        let slot = self.stream_slot(index).ok_or_else(|| misuse(StreamProblem::NotAdopted))?;
+        if taken.is_new {
+            self.progress().continue_with_next(index);
+            slot.begin_stream(&mut leases, stream, taken.numbers);
+        } else {
+            slot.set_lease(taken.numbers.lease);
+        }
+        let known = slot.adopted(&leases).map(Arc::clone);
         drop(leases);
-        announced?;
-        let stream = known.ok_or_else(|| self.misuse(self.id_of(index, lease)))?;
-        Ok(StreamLease::new(Arc::clone(self), self.id_of(index, lease), stream))
+        let id = self.id_of(index, taken.numbers.lease);
+        let stream = known.ok_or_else(|| self.misuse(id))?;
+        Ok(StreamLease::new(Arc::clone(self), id, stream))
     }
 
-    /// Takes the slot that a stream had before, or else one that no stream has had; returns its index and
-    /// the number of the lease. The handle is compared with that of every slot, and of streams that
-    /// other threads are adopting.
-    fn take_slot_for(&self, handle: usize) -> ResourceResult<(usize, u32)> {
+    /// Takes the slot that has this stream, or else one without a stream: one that has had none, or the one that was
+    /// retired before all others, because its work is done first. The handle is compared with that of every slot,
+    /// and of streams that other threads are adopting.
+    fn take_slot_for(&self, handle: usize) -> ResourceResult<TakenSlot> {
         // Before the lock: another thread may have held it when the process was forked.
         self.device().refuse_fork()?;
         let mut leases = self.leases();
-        let mut unused = None;
         let mut known = None;
+        let mut retired: Option<usize> = None;
         for (index, slot) in self.stream_slots() {
-            let is_this = slot.has_handle(handle) || leases[index].adopting == Some(handle);
-            if is_this && !slot.holds.is_retired() {
+            if slot.has_handle(handle, &leases) || leases[index].adopting == Some(handle) {
                 known = Some(index);
             }
-            let is_unused = slot.stream.get().is_none() && !leases[index].is_taken;
-            if is_unused && self.is_adopted(index) {
-                unused = unused.or(Some(index));
+            let is_free = slot.holds().is_some_and(Holds::is_retired)
+                && !leases[index].is_taken
+                && leases[index].last_number < StreamId::MAX_LEASE - 1;
+            let is_first = |other: usize| leases[index].retirement < leases[other].retirement;
+            if is_free && retired.is_none_or(is_first) {
+                retired = Some(index);
             }
         }
         if known.is_some_and(|index| !self.is_adopted(index)) {
             return Err(misuse(StreamProblem::OwnedByPool));
         }
         let limit = self.max_slots() - LIBRARY_STREAMS - self.max_streams();
-        let full = ResourceError::capacity("adopted streams of the pool", limit);
-        let index = known.or(unused).ok_or(full)?;
+        let full = ResourceError::capacity("adopted streams of the pool", limit)
+            .advised("retire one with `retire_stream` and drop its lease, or raise `max_adopted`");
+        let index = known.or(retired).ok_or(full)?;
         let lease = &mut leases[index];
         if lease.is_taken {
             return Err(misuse(StreamProblem::AlreadyAdopted));
@@ -213,9 +233,21 @@ impl StreamPool {
         }
         lease.is_taken = true;
         lease.adopting = Some(handle);
-        lease.last_number += 1;
-        Ok((index, lease.last_number))
+        let is_new = known.is_none();
+        // A stream that is adopted for the first time gets two numbers.
+        let permanent = lease.last_number + 1;
+        lease.last_number = permanent + u32::from(is_new);
+        let numbers = LeaseNumbers { permanent, lease: lease.last_number };
+        Ok(TakenSlot { slot: index, is_new, numbers })
     }
+}
+
+/// A slot that is taken for a stream that is being adopted.
+struct TakenSlot {
+    slot: usize,
+    /// The slot has no stream: the last one was retired, or there was none.
+    is_new: bool,
+    numbers: LeaseNumbers,
 }
 
 /// Returns the error for a stream that has no id here.

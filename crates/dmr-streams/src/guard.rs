@@ -24,7 +24,8 @@ const CAPTURE_STATUS: &str = "cuStreamIsCapturing";
 #[must_use = "the stream may be retired once this is dropped"]
 pub struct StreamGuard<'p> {
     pool: &'p StreamPool,
-    stream: &'p Arc<CudaStream>,
+    /// It has a stream, and keeps it as long as this guard lives.
+    slot: &'p StreamSlot,
     id: StreamId,
     /// `Some` for an adopted stream.
     holds: Option<&'p Holds>,
@@ -55,13 +56,24 @@ impl StreamPool {
     /// Begins a call as [`enter`](Self::enter) does; returns `None` instead of an error.
     #[inline(always)]
     pub(crate) fn entered(&self, stream: StreamId) -> Option<StreamGuard<'_>> {
+        if self.device().is_usable() { self.entered_on_any_device(stream) } else { None }
+    }
+
+    /// Begins a call as [`enter`](Self::enter) does, also on a device that is lost.
+    #[inline(always)]
+    pub(crate) fn entered_on_any_device(&self, stream: StreamId) -> Option<StreamGuard<'_>> {
         let id = if stream.is_default() { self.default_stream() } else { stream };
         let slot = self.slot_of(id).filter(|slot| slot.admits(id.lease()))?;
-        self.enter_slot(id, slot)?.live()
+        let guard = self.enter_slot(id, slot)?.live()?;
+        // An adopted stream may have been retired since, and another one adopted in its slot.
+        if guard.holds.is_some() && !slot.admits(id.lease()) { None } else { Some(guard) }
     }
 
     /// Begins a call that uses the stream on which a block was allocated, also after its lease was
     /// returned. Makes no driver call and takes no lock.
+    ///
+    /// If the stream was retired, and another one adopted in its slot since, this is that one: its work comes after
+    /// all work of the retired one.
     ///
     /// # Errors
     ///
@@ -75,31 +87,33 @@ impl StreamPool {
     /// Begins a call as [`enter_home`](Self::enter_home) does; returns `None` instead of an error.
     #[inline(always)]
     pub(crate) fn entered_home(&self, home: StreamId) -> Option<HomeStream<'_>> {
-        self.enter_slot(home, self.slot_of(home)?)
+        let slot = self.slot_of(home).filter(|_| self.device().is_usable())?;
+        self.enter_slot(home, slot)
     }
 
-    /// Returns the slot of a stream of this pool, if the device can be used.
+    /// Returns the slot of a stream of this pool.
     #[inline(always)]
     fn slot_of(&self, id: StreamId) -> Option<&StreamSlot> {
-        let is_ours = self.device().is_usable() && id.pool() == Some(self.id());
-        if is_ours { self.stream_slot(id.slot()) } else { None }
+        if id.pool() == Some(self.id()) { self.stream_slot(id.slot()) } else { None }
     }
 
     #[inline(always)]
     fn enter_slot<'p>(&'p self, id: StreamId, slot: &'p StreamSlot) -> Option<HomeStream<'p>> {
-        let stream = &slot.stream.get()?.stream;
-        let holds = self.is_adopted(id.slot()).then_some(&slot.holds);
-        Some(match holds.is_none_or(Holds::enter) {
-            true => HomeStream::Live(StreamGuard { pool: self, stream, id, holds }),
+        let holds = slot.holds();
+        let is_live = match holds {
+            Some(holds) => holds.enter(),
+            None => slot.own().map(|_| true)?,
+        };
+        Some(match is_live {
+            true => HomeStream::Live(StreamGuard { pool: self, slot, id, holds }),
             false => HomeStream::Retired,
         })
     }
 
     /// Returns a guard for the thread that is retiring the stream, which counts as a call already.
     pub(crate) fn guard_of_retirement(&self, id: StreamId) -> ResourceResult<StreamGuard<'_>> {
-        let known = self.stream_slot(id.slot()).and_then(|slot| slot.stream.get());
-        let known = known.ok_or_else(|| self.misuse(id))?;
-        Ok(StreamGuard { pool: self, stream: &known.stream, id, holds: None })
+        let slot = self.stream_slot(id.slot()).ok_or_else(|| self.misuse(id))?;
+        Ok(StreamGuard { pool: self, slot, id, holds: None })
     }
 }
 
@@ -121,14 +135,16 @@ impl<'p> StreamGuard<'p> {
     /// Returns whether the stream is one of CUDA's default streams.
     #[inline]
     pub(crate) fn is_default_of_cuda(&self) -> bool {
-        self.stream.cu_stream() as usize <= crate::adopt::PER_THREAD
+        self.stream().cu_stream() as usize <= crate::adopt::PER_THREAD
     }
 
     /// Returns cudarc's stream.
     #[must_use]
     #[inline]
-    pub fn stream(&self) -> &'p Arc<CudaStream> {
-        self.stream
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        // SAFETY: the slot had a stream when this guard was made. The pool keeps its own, and a call or a retirement
+        // holds an adopted one as long as the guard lives.
+        &unsafe { self.slot.entered() }.stream
     }
 
     /// Returns the pool of the stream.
@@ -155,7 +171,7 @@ impl<'p> StreamGuard<'p> {
         if self.is_default_of_cuda() {
             return self.call_on_default(call);
         }
-        call(self.stream.cu_stream()).or_else(|error| self.call_again(call, error))
+        call(self.stream().cu_stream()).or_else(|error| self.call_again(call, error))
     }
 
     #[cold]
@@ -165,7 +181,7 @@ impl<'p> StreamGuard<'p> {
         call: impl Fn(sys::CUstream) -> Result<T, DriverError>,
     ) -> Result<T, DriverError> {
         self.device().make_current().map_err(|(_, error)| error)?;
-        call(self.stream.cu_stream())
+        call(self.stream().cu_stream())
     }
 
     /// Repeats a call that has failed, if the context was not current.
@@ -177,7 +193,7 @@ impl<'p> StreamGuard<'p> {
         error: DriverError,
     ) -> Result<T, DriverError> {
         match self.device().make_current() {
-            Ok(true) => call(self.stream.cu_stream()),
+            Ok(true) => call(self.stream().cu_stream()),
             _ => Err(error),
         }
     }

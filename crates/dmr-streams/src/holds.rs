@@ -8,7 +8,6 @@ use crate::sync::{AtomicU64, Ordering};
 /// Retiring takes two steps, because a driver call lies between them. The first succeeds only if
 /// nothing holds the stream, and marks it as *closing*; the second succeeds only if it still is. A call
 /// that begins between them removes the mark, so no call is refused for a retirement that fails.
-#[derive(Default)]
 pub(crate) struct Holds(AtomicU64);
 
 /// The count of one call. There are fewer threads than 2³⁰.
@@ -20,7 +19,8 @@ const WINDOWS: u64 = CALLS << 30;
 /// The mark of a stream that a thread is retiring, and on which no call has begun since. That thread counts
 /// as a call.
 const CLOSING: u64 = 1 << 60;
-/// The mark of a retired stream, which is final: no call begins any more.
+/// The mark of a retired stream, and of a slot without a stream: no call begins before
+/// [`reopen`](Holds::reopen).
 const RETIRED: u64 = 1 << 61;
 
 /// The reason why a stream cannot be retired.
@@ -35,6 +35,18 @@ pub(crate) enum HeldBy {
 }
 
 impl Holds {
+    /// Makes the word of a slot without a stream.
+    pub(crate) fn retired() -> Self {
+        Self(AtomicU64::new(RETIRED))
+    }
+
+    /// Lets calls begin on the next stream of the slot. The caller is alone: no thread retires the stream or reopens
+    /// the slot meanwhile.
+    pub(crate) fn reopen(&self) {
+        // Release: a call that begins finds the next stream.
+        self.0.store(0, Ordering::Release);
+    }
+
     /// Begins a call. Returns `false` if the stream is retired.
     #[inline]
     pub(crate) fn enter(&self) -> bool {

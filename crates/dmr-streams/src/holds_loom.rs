@@ -16,7 +16,9 @@ struct Stream {
 
 impl Stream {
     fn new() -> Arc<Self> {
-        Arc::new(Self { holds: Holds::default(), submitted: UnsafeCell::new(0) })
+        let holds = Holds::retired();
+        holds.reopen();
+        Arc::new(Self { holds, submitted: UnsafeCell::new(0) })
     }
 
     /// Uses the stream. May run at the same time as a record, not as a destruction.
@@ -138,5 +140,40 @@ fn an_open_window_outlives_the_call_that_opened_it() {
             stream.holds.close_windows(1);
             assert!(stream.retire());
         }
+    });
+}
+
+/// A slot whose first stream has the number 1, and the next one 2. A call checks the number before and after it enters,
+/// as `StreamPool::entered` does.
+#[test]
+fn a_call_with_the_number_of_a_retired_stream_does_not_enter_the_next_one() {
+    loom::model(|| {
+        let stream = Stream::new();
+        let number = Arc::new(AtomicU32::new(1));
+        let caller = (Arc::clone(&stream), Arc::clone(&number));
+        let called = thread::spawn(move || {
+            let (stream, number) = caller;
+            let is_admitted = || number.load(Ordering::Acquire) == 1;
+            if !is_admitted() || !stream.holds.enter() {
+                return;
+            }
+            if is_admitted() {
+                stream.submitted.with(|submitted| {
+                    // SAFETY: loom checks that no thread writes meanwhile.
+                    assert_ne!(unsafe { *submitted }, 2, "submitted to the next stream");
+                });
+            }
+            stream.holds.leave();
+        });
+        if stream.retire() {
+            stream.submitted.with_mut(|submitted| {
+                // SAFETY: loom checks that no thread reads meanwhile.
+                unsafe { *submitted = 2 };
+            });
+            number.store(2, Ordering::Release);
+            stream.holds.reopen();
+        }
+        called.join().unwrap();
+        assert!(!stream.holds.is_retired());
     });
 }

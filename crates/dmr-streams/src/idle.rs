@@ -72,7 +72,8 @@ impl StreamPool {
             let mut waited = Waited::default();
             for (slot, known) in self.stream_slots() {
                 let is_selected = selects(slot) || self.is_reclaim(slot);
-                if known.stream.get().is_none() || !is_selected {
+                let is_unused = known.holds().is_none() && known.own().is_none();
+                if is_unused || !is_selected {
                     continue;
                 }
                 match self.enter_home(self.permanent_id(slot))? {

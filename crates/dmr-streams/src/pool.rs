@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use cudarc::driver::CudaStream;
 use dmr_core::process::LeakedInChild;
@@ -81,7 +81,10 @@ impl StreamPool {
     pub fn new(device: Device, config: StreamPoolConfig) -> ResourceResult<Arc<Self>> {
         let max_streams = config.max_streams.clamp(1, StreamPoolConfig::MAX_STREAMS);
         let max_adopted = config.max_adopted.min(StreamPoolConfig::MAX_STREAMS - max_streams);
-        let slots = max_streams + LIBRARY_STREAMS + max_adopted;
+        let max_own = max_streams + LIBRARY_STREAMS;
+        let slots = max_own + max_adopted;
+        let own = (0..max_own).map(|_| StreamSlot::for_own());
+        let adopted = (0..max_adopted).map(|_| StreamSlot::for_adopted());
         let id = StreamPoolId::next()
             .ok_or(ResourceError::capacity("stream pools of a process", (1 << 24) - 2))?;
         let closed = LeakedInChild::<ClosedQueues>::default();
@@ -91,11 +94,11 @@ impl StreamPool {
             id,
             device,
             priority: config.priority,
-            slots: LeakedInChild::new((0..slots).map(|_| StreamSlot::default()).collect()),
+            slots: LeakedInChild::new(own.chain(adopted).collect()),
             max_streams,
             leases: LeakedInChild::new(LeaseTable::new(vec![SlotLease::default(); slots].into())),
             turn: AtomicUsize::new(0),
-            progress: LeakedInChild::new(Progress::new(slots)),
+            progress: LeakedInChild::new(Progress::new(max_own, max_adopted)),
             uses: LeakedInChild::new(Slots::new(id, slots)),
             closed,
             pinned: LeakedInChild::new(PinnedPool::new(&pinned_owner)),
@@ -142,8 +145,9 @@ impl StreamPool {
     /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool, of a returned
     /// lease or of a retired stream.
     #[inline]
-    pub fn resolve(&self, stream: StreamId) -> ResourceResult<&Arc<CudaStream>> {
-        Ok(&self.find(stream)?.1.stream)
+    pub fn resolve(&self, stream: StreamId) -> ResourceResult<Arc<CudaStream>> {
+        let entered = self.entered_on_any_device(stream);
+        entered.map(|guard| Arc::clone(guard.stream())).ok_or_else(|| self.misuse(stream))
     }
 
     /// Returns the id under which a stream may be stored: the id itself, and
@@ -154,7 +158,7 @@ impl StreamPool {
     /// As [`resolve`](Self::resolve).
     #[inline]
     pub fn resolve_id(&self, stream: StreamId) -> ResourceResult<StreamId> {
-        Ok(self.find(stream)?.0)
+        self.find(stream)
     }
 
     /// Returns whether two ids name the same stream, as ids of different leases of one slot do.
@@ -163,7 +167,7 @@ impl StreamPool {
     ///
     /// As [`resolve`](Self::resolve).
     pub fn same_stream(&self, a: StreamId, b: StreamId) -> ResourceResult<bool> {
-        Ok(self.find(a)?.0.slot() == self.find(b)?.0.slot())
+        Ok(self.find(a)?.slot() == self.find(b)?.slot())
     }
 
     /// Returns the uses of blocks and pinned buffers on these streams.
@@ -197,7 +201,7 @@ impl StreamPool {
 
     fn library_stream_at(&self, index: usize) -> ResourceResult<StreamGuard<'_>> {
         let slot = self.max_streams + index;
-        if self.slots[slot].stream.get().is_none() {
+        if self.slots[slot].own().is_none() {
             self.create(slot, self.priority)?;
         }
         self.enter(self.permanent_id(slot))
@@ -217,7 +221,7 @@ impl StreamPool {
     ///
     /// As [`resolve`](Self::resolve).
     pub fn permanent(&self, stream: StreamId) -> ResourceResult<StreamId> {
-        Ok(self.permanent_id(self.find(stream)?.0.slot()))
+        Ok(self.permanent_id(self.find(stream)?.slot()))
     }
 
     /// Returns the pinned memory.
@@ -269,7 +273,7 @@ impl StreamPool {
     /// Returns what an adopted stream is held by.
     #[inline]
     pub(crate) fn holds(&self, slot: usize) -> Option<&Holds> {
-        if self.is_adopted(slot) { self.slots.get(slot).map(|slot| &slot.holds) } else { None }
+        self.slots.get(slot).and_then(StreamSlot::holds)
     }
 
     /// Returns whether the stream in a slot is retired.
@@ -283,16 +287,16 @@ impl StreamPool {
         &self.uses
     }
 
-    /// Finds the stream of an id, for a caller that needs only its slot or cudarc's stream.
+    /// Returns the id under which a stream may be stored, if it names a stream now.
     #[inline]
-    fn find(&self, stream: StreamId) -> ResourceResult<(StreamId, &PoolStream)> {
+    fn find(&self, stream: StreamId) -> ResourceResult<StreamId> {
         let id = if stream.is_default() { self.default_stream() } else { stream };
         if id.pool() == Some(self.id)
             && let Some(slot) = self.slots.get(id.slot())
             && slot.admits(id.lease())
-            && let Some(known) = slot.live()
+            && slot.is_live()
         {
-            return Ok((id, known));
+            return Ok(id);
         }
         Err(self.misuse(stream))
     }
@@ -304,7 +308,7 @@ impl StreamPool {
         }
         let created = PoolStream { stream: self.new_stream(priority)?, priority };
         crate::names::name_stream(&created.stream, slot);
-        Ok(self.slots[slot].stream.get_or_init(|| created))
+        Ok(self.slots[slot].set_own(created))
     }
 
     /// Creates a stream of the pool's priority that has no slot, for the caller.
@@ -327,7 +331,8 @@ impl StreamPool {
 
     #[inline]
     pub(crate) fn permanent_id(&self, slot: usize) -> StreamId {
-        self.id_of(slot, PERMANENT)
+        let lease = self.slots.get(slot).map_or(PERMANENT, StreamSlot::permanent);
+        self.id_of(slot, lease)
     }
 
     #[inline]
@@ -355,8 +360,8 @@ impl Drop for StreamPool {
 
 impl fmt::Debug for StreamPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let leased = |slot: &&StreamSlot| slot.lease.load(Ordering::Relaxed) != PERMANENT;
-        let created = |slot: &&StreamSlot| slot.stream.get().is_some();
+        let leased = |slot: &&StreamSlot| slot.is_leased();
+        let created = |slot: &&StreamSlot| slot.is_live();
         f.debug_struct("StreamPool")
             .field("id", &self.id)
             .field("device", &self.device)

@@ -3,7 +3,9 @@
 use std::sync::Weak;
 
 use crossbeam_utils::CachePadded;
+use cudarc::driver::CudaStream;
 use dmr_core::ledger::UseId;
+use dmr_core::spinlock::pause;
 use dmr_core::{ResourceError, ResourceResult};
 
 use crate::event::DriverEvent;
@@ -52,9 +54,12 @@ fn complete(timelines: &Timelines, event: &Event, reach: usize) {
 pub(crate) type Event = Arc<StreamEvent<DriverEvent>>;
 
 impl Progress {
-    pub(crate) fn new(slots: usize) -> Self {
+    /// Makes the timelines of `own` streams of the pool and of `adopted` slots for other streams behind them.
+    pub(crate) fn new(own: usize, adopted: usize) -> Self {
+        let own = (0..own).map(|_| Timeline::new());
+        let adopted = (0..adopted).map(|_| Timeline::without_stream());
         Self {
-            timelines: (0..slots).map(|_| CachePadded::new(Timeline::new())).collect(),
+            timelines: own.chain(adopted).map(CachePadded::new).collect(),
             reach: AtomicUsize::new(0),
             several: AtomicBool::new(false),
             is_announced: AtomicBool::new(false),
@@ -208,9 +213,19 @@ impl Progress {
         pool: &StreamPool,
         slot: usize,
     ) -> ResourceResult<Option<Event>> {
-        match pool.enter_home(pool.permanent_id(slot))? {
-            HomeStream::Live(stream) => self.event_on(&stream),
-            HomeStream::Retired => Ok(self.timelines[slot].sealed()),
+        let mut attempts = 0_u32;
+        loop {
+            match pool.enter_home(pool.permanent_id(slot))? {
+                HomeStream::Live(stream) => return self.event_on(&stream),
+                HomeStream::Retired => {
+                    if let Some(sealed) = self.timelines[slot].sealed() {
+                        return Ok(sealed.last);
+                    }
+                }
+            }
+            // Another thread is about to seal the timeline, or to continue it with the next stream.
+            pause(attempts);
+            attempts = attempts.saturating_add(1);
         }
     }
 
@@ -235,6 +250,34 @@ impl Progress {
     /// that work. `None` if that work is done.
     pub(crate) fn seal(&self, slot: usize, last: Option<Event>) {
         self.timelines[slot].seal(last);
+    }
+
+    /// Makes the next stream of a slot wait for the last work of the retired one. So the slot has one order of work,
+    /// whichever of its streams a use was submitted to.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamCapturing`](ResourceError::StreamCapturing) if there is such work and `next` captures a graph;
+    /// [`Driver`](ResourceError::Driver).
+    pub(crate) fn order_after_retired(
+        &self,
+        device: &Device,
+        slot: usize,
+        next: &CudaStream,
+    ) -> ResourceResult<()> {
+        let sealed = self.timelines[slot].sealed();
+        let Some(last) = sealed.and_then(|sealed| sealed.last) else { return Ok(()) };
+        device.bind()?;
+        if self.query(device, &last)? {
+            return Ok(());
+        }
+        device.refuse_capture_of(next)?;
+        last.driver_event().make_other_wait(next)
+    }
+
+    /// Continues the timeline of a slot with its next stream.
+    pub(crate) fn continue_with_next(&self, slot: usize) {
+        self.timelines[slot].continue_with_next();
     }
 
     /// Starts the recording of uses, and records one event that covers all earlier ones. Called before a

@@ -1,5 +1,6 @@
 //! One slot of a stream pool: its stream, which calls read without a lock, and its lease.
 
+use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -7,18 +8,20 @@ use cudarc::driver::CudaStream;
 
 use crate::holds::Holds;
 
-/// The lease number of ids that need no lease.
+/// The lease number of ids of the pool's own streams that need no lease.
 pub(crate) const PERMANENT: u32 = 0;
 
 /// One stream of a pool. Read without a lock.
-#[derive(Default)]
 pub(crate) struct StreamSlot {
-    /// Set once.
-    pub(crate) stream: OnceLock<PoolStream>,
-    /// The number of the current lease, or [`PERMANENT`].
-    pub(crate) lease: AtomicU32,
-    /// Counts the calls and windows on an adopted stream, which delay its retirement.
-    pub(crate) holds: Holds,
+    stream: StreamCell,
+    /// The number of the current lease, or [`permanent`](Self::permanent).
+    lease: AtomicU32,
+    /// The lease number of ids that need no lease: [`PERMANENT`], and another number for each stream that is
+    /// adopted.
+    permanent: AtomicU32,
+    /// `Some` in a slot for adopted streams: counts the calls and windows that delay the retirement of its
+    /// stream. It is retired where there is no stream.
+    holds: Option<Holds>,
 }
 
 /// A stream with its priority.
@@ -36,23 +39,179 @@ pub(crate) struct SlotLease {
     pub(crate) last_number: u32,
     /// The handle of the stream that is being adopted.
     pub(crate) adopting: Option<usize>,
+    /// The number of the retirement of its last stream, counted over all slots; 0 if there was none.
+    pub(crate) retirement: u64,
+}
+
+/// The lease numbers of an adopted stream.
+#[derive(Clone, Copy)]
+pub(crate) struct LeaseNumbers {
+    /// Of ids that need no lease.
+    pub(crate) permanent: u32,
+    /// Of the first lease.
+    pub(crate) lease: u32,
 }
 
 impl StreamSlot {
+    /// Makes a slot for a stream of the pool.
+    pub(crate) fn for_own() -> Self {
+        Self::new(None)
+    }
+
+    /// Makes a slot for streams of other owners.
+    pub(crate) fn for_adopted() -> Self {
+        Self::new(Some(Holds::retired()))
+    }
+
+    fn new(holds: Option<Holds>) -> Self {
+        let stream = StreamCell::default();
+        Self {
+            stream,
+            lease: AtomicU32::new(PERMANENT),
+            permanent: AtomicU32::new(PERMANENT),
+            holds,
+        }
+    }
+
     /// Returns whether ids of this lease number name the stream.
     #[inline]
     pub(crate) fn admits(&self, lease: u32) -> bool {
-        lease == PERMANENT || self.lease.load(Ordering::Acquire) == lease
+        // Acquire: pairs with `set_lease` and `begin_stream`.
+        lease == self.lease.load(Ordering::Acquire) || lease == self.permanent()
     }
 
-    /// Returns the stream, unless it is retired.
+    /// Returns the lease number of ids that need no lease.
     #[inline]
-    pub(crate) fn live(&self) -> Option<&PoolStream> {
-        if self.holds.is_retired() { None } else { self.stream.get() }
+    pub(crate) fn permanent(&self) -> u32 {
+        self.permanent.load(Ordering::Acquire)
     }
 
-    /// Returns whether the stream has this handle.
-    pub(crate) fn has_handle(&self, handle: usize) -> bool {
-        self.stream.get().is_some_and(|known| known.stream.cu_stream() as usize == handle)
+    /// Returns whether the slot is leased.
+    pub(crate) fn is_leased(&self) -> bool {
+        self.lease.load(Ordering::Relaxed) != self.permanent.load(Ordering::Relaxed)
+    }
+
+    /// Sets the number of the current lease.
+    pub(crate) fn set_lease(&self, lease: u32) {
+        self.lease.store(lease, Ordering::Release);
+    }
+
+    /// Ends the lease: ids of its number are refused from here on.
+    pub(crate) fn end_lease(&self) {
+        self.set_lease(self.permanent());
+    }
+
+    /// Returns the calls and windows that hold the stream, in a slot for adopted streams.
+    #[inline]
+    pub(crate) fn holds(&self) -> Option<&Holds> {
+        self.holds.as_ref()
+    }
+
+    /// Returns whether the slot has a stream that calls can use.
+    #[inline]
+    pub(crate) fn is_live(&self) -> bool {
+        match &self.holds {
+            Some(holds) => !holds.is_retired(),
+            None => self.own().is_some(),
+        }
+    }
+
+    /// Returns the pool's own stream; `None` before it was made, and in a slot for adopted streams.
+    #[inline]
+    pub(crate) fn own(&self) -> Option<&PoolStream> {
+        match &self.holds {
+            Some(_) => None,
+            // SAFETY: only the stream of a slot with holds is replaced.
+            None => unsafe { self.stream.get() },
+        }
+    }
+
+    /// Sets the pool's own stream, unless another thread has set one; returns the stream of the slot.
+    pub(crate) fn set_own(&self, created: PoolStream) -> &PoolStream {
+        debug_assert!(self.holds.is_none());
+        // SAFETY: as in `own`.
+        unsafe { self.stream.get_or_init(created) }
+    }
+
+    /// Returns the stream of a slot that a call has entered.
+    ///
+    /// # Safety
+    ///
+    /// The slot has a stream, and keeps it during the borrow: it is the pool's own, or one that the caller holds.
+    #[inline]
+    pub(crate) unsafe fn entered(&self) -> &PoolStream {
+        // SAFETY: the caller's obligations.
+        unsafe { self.stream.get().unwrap_unchecked() }
+    }
+
+    /// Returns the adopted stream, if there is one that is not retired. The caller has locked the leases.
+    pub(crate) fn adopted<'a>(&'a self, _: &'a [SlotLease]) -> Option<&'a Arc<CudaStream>> {
+        self.holds.as_ref()?;
+        // SAFETY: `begin_stream` and `end_stream` replace it under the lock, which is held during the borrow.
+        Some(&unsafe { self.stream.get() }?.stream)
+    }
+
+    /// Returns whether the slot has the stream of this handle. The caller has locked the leases.
+    pub(crate) fn has_handle(&self, handle: usize, leases: &[SlotLease]) -> bool {
+        let stream = self.own().map(|own| &own.stream).or_else(|| self.adopted(leases));
+        stream.is_some_and(|stream| stream.cu_stream() as usize == handle)
+    }
+
+    /// Begins the time of an adopted stream, with its first lease: calls with its ids enter the slot from here on.
+    /// The caller has locked the leases, and has taken the slot.
+    pub(crate) fn begin_stream(
+        &self,
+        _: &mut [SlotLease],
+        stream: Arc<CudaStream>,
+        numbers: LeaseNumbers,
+    ) {
+        let Some(holds) = self.holds.as_ref().filter(|holds| holds.is_retired()) else { return };
+        // SAFETY: no call has entered the slot, because it is retired, and no thread reads under the lock.
+        drop(unsafe { self.stream.replace(Some(PoolStream { stream, priority: 0 })) });
+        self.permanent.store(numbers.permanent, Ordering::Release);
+        self.lease.store(numbers.lease, Ordering::Release);
+        holds.reopen();
+    }
+
+    /// Removes the adopted stream of a slot that is retired. The caller has locked the leases.
+    pub(crate) fn end_stream(&self, _: &mut [SlotLease]) -> Option<PoolStream> {
+        self.holds.as_ref().filter(|holds| holds.is_retired())?;
+        // SAFETY: as in `begin_stream`.
+        unsafe { self.stream.replace(None) }
+    }
+}
+
+/// The stream of a slot: set once, or replaced while nothing reads it.
+#[derive(Default)]
+struct StreamCell(UnsafeCell<OnceLock<PoolStream>>);
+
+// SAFETY: a `OnceLock` of a stream can be shared. Only `replace` needs it alone, which its caller grants.
+unsafe impl Sync for StreamCell {}
+
+impl StreamCell {
+    /// # Safety
+    ///
+    /// The stream is not replaced during the borrow.
+    #[inline]
+    unsafe fn get(&self) -> Option<&PoolStream> {
+        // SAFETY: the caller's obligation.
+        unsafe { &*self.0.get() }.get()
+    }
+
+    /// # Safety
+    ///
+    /// As for [`get`](Self::get).
+    unsafe fn get_or_init(&self, created: PoolStream) -> &PoolStream {
+        // SAFETY: the caller's obligation.
+        unsafe { &*self.0.get() }.get_or_init(|| created)
+    }
+
+    /// # Safety
+    ///
+    /// Nothing has borrowed the stream, and no other thread calls a function of this meanwhile.
+    unsafe fn replace(&self, stream: Option<PoolStream>) -> Option<PoolStream> {
+        let replacement = stream.map_or_else(OnceLock::new, OnceLock::from);
+        // SAFETY: the caller's obligations.
+        std::mem::replace(unsafe { &mut *self.0.get() }, replacement).into_inner()
     }
 }

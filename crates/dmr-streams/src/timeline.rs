@@ -10,7 +10,6 @@
 //! Makes no driver call: generic over the driver's event `D`, so that it can be model-checked.
 
 use std::collections::VecDeque;
-use std::sync::OnceLock;
 
 use crate::seen::Seen;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
@@ -34,9 +33,6 @@ pub(crate) struct Timeline<D> {
     pub(crate) seen: Seen,
     /// Never locked across a driver call.
     events: SpinLock<Events<D>>,
-    /// The event that covers all work of the stream: set when the stream is retired. `None` if that work
-    /// is done.
-    sealed: OnceLock<Option<Arc<StreamEvent<D>>>>,
 }
 
 /// The events of a stream.
@@ -48,6 +44,14 @@ pub(crate) struct Events<D> {
     spare: Vec<Arc<StreamEvent<D>>>,
     /// The number of events recorded since one was last queried.
     since_query: usize,
+    /// `Some` while the stream is retired.
+    sealed: Option<Sealed<D>>,
+}
+
+/// The end of the work of a retired stream.
+pub(crate) struct Sealed<D> {
+    /// The event that covers all of it; `None` if it is done.
+    pub(crate) last: Option<Arc<StreamEvent<D>>>,
 }
 
 /// An event, and the number of the use that it is recorded for.
@@ -81,13 +85,22 @@ pub(crate) enum Cover<D> {
 
 impl<D> Timeline<D> {
     pub(crate) fn new() -> Self {
-        let events = Events { recorded: VecDeque::new(), spare: Vec::new(), since_query: 0 };
+        Self::starting(None)
+    }
+
+    /// Makes the timeline of a slot for adopted streams, which has none yet, and so no work.
+    pub(crate) fn without_stream() -> Self {
+        Self::starting(Some(Sealed { last: None }))
+    }
+
+    fn starting(sealed: Option<Sealed<D>>) -> Self {
+        let events =
+            Events { recorded: VecDeque::new(), spare: Vec::new(), since_query: 0, sealed };
         Self {
             last: AtomicU64::new(0),
             done: AtomicU64::new(0),
             seen: Seen::new(),
             events: SpinLock::new(events),
-            sealed: OnceLock::new(),
         }
     }
 
@@ -212,17 +225,34 @@ impl<D> Timeline<D> {
     /// Makes `last` cover all work of the stream, which was just retired; it was recorded after that work.
     /// `None` if that work is done.
     pub(crate) fn seal(&self, last: Option<Arc<StreamEvent<D>>>) {
+        let mut events = self.lock();
+        // The number of an allocation after the last use. There is none with a larger number.
+        let end = self.submitted();
         match &last {
-            Some(last) => last.seq.store(dmr_core::ledger::UseId::MAX_SEQ, Ordering::Relaxed),
-            None => self.raise_done(dmr_core::ledger::UseId::MAX_SEQ),
+            Some(last) => {
+                last.seq.store(end, Ordering::Relaxed);
+                let is_it = |it: &&mut Recorded<D>| Arc::ptr_eq(&it.event, last);
+                if let Some(recorded) = events.recorded.iter_mut().rev().find(is_it) {
+                    recorded.seq = end;
+                }
+            }
+            None => self.raise_done(end),
         }
-        self.sealed.get_or_init(|| last);
+        events.sealed = Some(Sealed { last });
     }
 
-    /// Returns the event that was passed to [`seal`](Self::seal), for a stream that is retired: waits for a
-    /// thread that is about to call it.
-    pub(crate) fn sealed(&self) -> Option<Arc<StreamEvent<D>>> {
-        self.sealed.wait().clone()
+    /// Returns the end of the work of a retired stream. `None` if the stream is not retired, or not sealed yet.
+    pub(crate) fn sealed(&self) -> Option<Sealed<D>> {
+        let events = self.lock();
+        events.sealed.as_ref().map(|sealed| Sealed { last: sealed.last.clone() })
+    }
+
+    /// Continues with the work of another stream, which comes after all work of the retired one: every number of that
+    /// is smaller than each that follows.
+    pub(crate) fn continue_with_next(&self) {
+        let mut events = self.lock();
+        events.sealed = None;
+        self.number(&events);
     }
 }
 

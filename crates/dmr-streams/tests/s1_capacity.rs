@@ -173,7 +173,7 @@ fn the_streams_of_a_pool_have_the_priority_of_its_configuration() {
     let lease = rig.stream();
     let ids = [pool.default_stream(), pool.next().unwrap(), pool.next().unwrap(), lease.id()];
     for id in ids {
-        assert_eq!(priority_of(pool.resolve(id).unwrap()), -1, "{id}");
+        assert_eq!(priority_of(&pool.resolve(id).unwrap()), -1, "{id}");
     }
     assert_eq!(priority_of(pool.reclaim_stream().unwrap().stream()), -1);
 }
