@@ -154,7 +154,8 @@ pub fn simulated(policy: Policy, seed: u64) -> Rig {
     let builder = Universe::builder().devices(1).policy(policy).seed(seed).capacity(CAPACITY);
     let universe = builder.build().expect("the simulated driver");
     universe.on_entry(watch::on_entry);
-    let streams = StreamPoolConfig::new().with_max_adopted(400);
+    // Few, so that the slots of retired streams are used again.
+    let streams = StreamPoolConfig::new().with_max_adopted(3);
     let rig = Rig::with(RigConfig { universe: Some(universe), streams, ..RigConfig::default() });
     // The kernels of the checks are loaded now, and not while a stream captures.
     rig.ops().delay(rig.streams().default_stream(), 1).expect("kernels");

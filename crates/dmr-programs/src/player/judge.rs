@@ -33,7 +33,7 @@ impl Player {
         lease: &StreamLease,
         error: &ResourceError,
     ) -> Played {
-        let is_closing = self.is_retired(lease) || self.state().retiring.contains(&slot_of(lease));
+        let is_closing = self.is_retired(lease) || self.state().retiring.contains(&lease.id());
         if is_closing && matches!(error, ResourceError::StreamMisuse { .. }) {
             return Ok(());
         }
@@ -43,7 +43,7 @@ impl Player {
     /// Returns whether the stream of a lease was retired although a call on it had not returned, without waiting
     /// for the call.
     pub(super) fn is_retired_in_use(&self, lease: &StreamLease) -> bool {
-        self.is_retired(lease) && !self.state().retired_in_time.contains(&slot_of(lease))
+        self.is_retired(lease) && !self.state().retired_in_time.contains(&lease.id())
     }
 
     /// Returns whether the stream of a lease that the program holds was retired.

@@ -57,9 +57,9 @@ impl Player {
         tried.iter().filter(|it| it.0).for_each(|it| state.counts.count(it.1));
         // A call in progress keeps its stream.
         state.streams[stream].lease = None;
-        state.retiring.push(slot);
+        state.retiring.push(lease.id());
         if when == When::InTime {
-            state.retired_in_time.push(slot);
+            state.retired_in_time.push(lease.id());
         }
         let calls_begun = state.calls_begun;
         drop(state);
@@ -73,7 +73,7 @@ impl Player {
             When::InTime => streams.retire_stream_timeout(&lease, timeout),
         });
         let mut state = self.state();
-        state.retiring.retain(|retiring| *retiring != slot);
+        state.retiring.retain(|retiring| *retiring != lease.id());
         let may_be_used = may_be_used || state.calls_begun > calls_begun + 1;
         drop(state);
         match retired {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use dmr_buffer::{DeviceBuffer, PinnedBuffer};
 use dmr_core::{
-    Access, BlockParts, BlockState, ByteRange, DeviceBlock, Generation, UseTokens, WholeBlock,
+    Access, BlockParts, BlockState, ByteRange, DeviceBlock, Generation, StreamId, UseTokens,
+    WholeBlock,
 };
 use dmr_streams::StreamLease;
 
@@ -51,10 +52,10 @@ pub(crate) struct State {
     pub(crate) calls_begun: u64,
     /// Calls of the library in progress on a stream, by slot.
     pub(crate) calls_on: HashMap<usize, usize>,
-    /// Streams whose retirement is in progress, by slot.
-    pub(crate) retiring: Vec<usize>,
-    /// Streams whose retirement has waited for the calls that used them, by slot.
-    pub(crate) retired_in_time: Vec<usize>,
+    /// Streams whose retirement is in progress.
+    pub(crate) retiring: Vec<StreamId>,
+    /// Streams whose retirement has waited for the calls that used them.
+    pub(crate) retired_in_time: Vec<StreamId>,
 }
 
 /// One of the program's streams.
