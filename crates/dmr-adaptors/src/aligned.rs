@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard};
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, human_bytes};
 use dmr_core::sync::{ignore_poison, lock};
+use dmr_core::upstream::PassedBlock;
 use dmr_core::{
     AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, DriverAllocation,
     Process, ResourceError, ResourceResult, StreamId, Usage, forward,
@@ -169,9 +170,19 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         let (id, bytes) = (block.id(), block.bytes());
         let whole = self.blocks().remove(block, self.foreign())?;
         let offset = (id.ptr() - whole.ptr()) as usize;
+        let passed = PassedBlock::of(&whole);
         let state = self.upstream.deallocate(whole).map_err(|refusal| {
-            let DeallocateError { error, block: whole, .. } = *refusal;
-            DeallocateError::new(error, self.blocks().put_back(whole, offset, bytes))
+            match passed.check("deallocate", refusal) {
+                Ok(refusal) => {
+                    let DeallocateError { error, block: whole, .. } = *refusal;
+                    DeallocateError::new(error, self.blocks().put_back(whole, offset, bytes))
+                }
+                // It is the caller's.
+                Err(other) => {
+                    self.blocks().lose(bytes);
+                    other
+                }
+            }
         })?;
         self.blocks().deallocated(id, bytes, state, |block| self.upstream.is_retired(block));
         Ok(state)

@@ -78,9 +78,15 @@ impl NarrowedBlocks {
                 self.live.insert(part.generation(), whole);
                 part
             }
-            // Upstream returned another block than it was given: it is the caller's.
-            Err(other) => other,
+            // Unreachable: it was narrowed to this part before.
+            Err(whole) => whole,
         }
+    }
+
+    /// Counts a removed block of `bytes` bytes as live that upstream has kept without deallocating it.
+    pub(crate) fn lose(&mut self, bytes: usize) {
+        self.usage.live += bytes as u64;
+        self.usage.retired -= bytes as u64;
     }
 
     /// Returns an error unless [`remove`](Self::remove) would accept the block: `missing` if it is not live, and

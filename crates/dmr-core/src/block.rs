@@ -277,12 +277,8 @@ impl fmt::Debug for DeviceBlock {
 impl fmt::Display for DeviceBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let p = self.parts();
-        let size = crate::size::human_bytes(p.bytes as u64);
-        write!(f, "block {} ({size}", p.generation)?;
-        if !p.tag.is_untagged() {
-            write!(f, ", tag {:?}", p.tag.name())?;
-        }
-        write!(f, ", {})", p.alloc_stream)
+        let name = format_args!("block {}", p.generation);
+        crate::upstream::write_block(f, name, p.bytes, p.tag, p.alloc_stream)
     }
 }
 

@@ -232,6 +232,22 @@ pub enum ResourceError {
         resource: &'static str,
     },
 
+    /// The upstream resource returned other memory than it was asked for, or than it was given and refused. What it
+    /// was given is still there.
+    #[non_exhaustive]
+    #[error(
+        "`{call}` of the upstream resource returned {returned} instead of {expected}: correct that resource, or \
+         replace it"
+    )]
+    WrongMemory {
+        /// The method of the upstream resource.
+        call: &'static str,
+        /// The memory that it returned.
+        returned: Box<str>,
+        /// The memory that it should have returned.
+        expected: Box<str>,
+    },
+
     /// Physical memory belongs to another resource.
     #[non_exhaustive]
     #[error(
@@ -354,7 +370,9 @@ impl ResourceError {
 
 /// The error of [`deallocate`](crate::DeviceMemoryResource::deallocate), with the block.
 ///
-/// No memory is lost: call `deallocate` again later, or that of the resource that allocated the block.
+/// No memory is lost: call `deallocate` again later, or that of the resource that allocated the block. Where a layer
+/// has found that its upstream kept the block and returned another one, the error is a
+/// [`WrongMemory`](ResourceError::WrongMemory), and the other block is inside.
 #[derive(Debug, thiserror::Error)]
 #[error("{block} could not be deallocated: {error}")]
 #[non_exhaustive]

@@ -23,6 +23,7 @@
 //! | [`record`] | [`AllocationRecord`], one row of a log or a trace |
 //! | [`at_exit`] | hooks for a normal end of the process |
 //! | [`observer`] | [`MemoryObserver`], to which a pool reports its blocks |
+//! | [`upstream`] | checks of the blocks that an upstream resource returns |
 //! | [`sync`], [`spinlock`] | locks without poison; [`SpinLock`] |
 //! | [`process`] | [`Process`], which detects a forked child |
 //! | [`ops`] | [`DeviceOps`], the device operations that guards and verifiers need |
@@ -56,6 +57,7 @@ pub mod stream;
 pub mod sync;
 pub mod tag;
 pub mod tracking;
+pub mod upstream;
 pub mod usage;
 pub mod uses;
 pub mod virtual_memory;

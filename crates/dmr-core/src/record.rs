@@ -239,6 +239,7 @@ impl From<&ResourceError> for Failure {
             E::OutOfBounds { .. } => "out_of_bounds",
             E::ForeignBlock { .. } => "foreign_block",
             E::HostMemory { .. } => "host_memory",
+            E::WrongMemory { .. } => "wrong_memory",
             E::PartOfBlock { .. } => "part_of_block",
             E::DeviceLost { .. } => "device_lost",
             E::Corrupted(_) => "corrupted",

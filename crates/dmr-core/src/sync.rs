@@ -10,7 +10,7 @@
 
 use std::sync::{
     LockResult, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-    TryLockError,
+    TryLockError, TryLockResult,
 };
 
 /// Locks a mutex, even if it is poisoned.
@@ -22,7 +22,24 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Locks a mutex, even if it is poisoned; returns `None` if another thread holds it.
 #[inline]
 pub fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
+    unless_held(mutex.try_lock())
+}
+
+/// Locks a value for reading, even if it is poisoned; returns `None` if another thread writes it, or waits to.
+#[inline]
+pub fn try_read<T: ?Sized>(lock: &RwLock<T>) -> Option<RwLockReadGuard<'_, T>> {
+    unless_held(lock.try_read())
+}
+
+/// Locks a value for writing, even if it is poisoned; returns `None` if another thread holds it.
+#[inline]
+pub fn try_write<T: ?Sized>(lock: &RwLock<T>) -> Option<RwLockWriteGuard<'_, T>> {
+    unless_held(lock.try_write())
+}
+
+#[inline]
+fn unless_held<G>(result: TryLockResult<G>) -> Option<G> {
+    match result {
         Ok(guard) => Some(guard),
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,

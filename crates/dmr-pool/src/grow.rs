@@ -4,7 +4,10 @@
 use std::sync::atomic::Ordering;
 
 use dmr_core::error::Limit;
-use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult};
+use dmr_core::upstream::check_allocated;
+use dmr_core::{
+    AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
+};
 
 use crate::PoolResource;
 use crate::acquire::{Found, Share, is_full};
@@ -148,7 +151,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             hand.hold();
             match self.upstream.allocate(bytes as usize, arena.home, request.tag) {
                 Ok(block) => {
-                    let block = self.refuse_host_memory(block)?;
+                    let block = self.check_segment(block, bytes as usize, arena.home)?;
                     self.report_created(block.ptr(), bytes);
                     self.fulfil(&mut claim, bytes);
                     return Ok(Some(block));
@@ -166,16 +169,26 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         outcome
     }
 
-    /// Refuses a block of upstream that is host memory: what the pool cuts from it would have use slots of its own, and
-    /// only the use table orders host memory, by the slot of the whole.
-    fn refuse_host_memory(&self, block: DeviceBlock) -> ResourceResult<DeviceBlock> {
-        if !block.id().slot().is_of_host_memory() {
-            return Ok(block);
+    /// Refuses a block of upstream that is not what was asked for, or is host memory: what the pool cuts from it would have
+    /// use slots of its own, and only the use table orders host memory, by the slot of the whole.
+    fn check_segment(
+        &self,
+        block: DeviceBlock,
+        bytes: usize,
+        home: StreamId,
+    ) -> ResourceResult<DeviceBlock> {
+        let checked = match block.id().slot().is_of_host_memory() {
+            true => Err(ResourceError::host_memory(&block)),
+            false => check_allocated(&block, bytes, home),
+        };
+        match checked {
+            Ok(()) => Ok(block),
+            Err(error) => {
+                // If upstream refuses it as well, it is leaked, and stays in the usage.
+                let _ = self.upstream.deallocate(block);
+                Err(error)
+            }
         }
-        let refused = ResourceError::host_memory(&block);
-        // If upstream refuses it as well, it is leaked, and stays in the usage.
-        let _ = self.upstream.deallocate(block);
-        Err(refused)
     }
 
     /// Returns the error of a pool that takes no more from upstream: because of its maximum, or because

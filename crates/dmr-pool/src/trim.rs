@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use dmr_core::upstream::PassedBlock;
 use dmr_core::{DeviceMemoryResource, ResourceResult};
 use dmr_streams::uses::Pending;
 
@@ -69,16 +70,23 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let Some(SpanMemory::Block(block)) = span else { break };
             hand.hold();
             let (ptr, bytes) = (block.ptr(), block.bytes() as u64);
+            let passed = PassedBlock::of(&block);
             self.report_destroyed(ptr);
-            match self.upstream.deallocate(block) {
+            let deallocated = self.upstream.deallocate(block);
+            match deallocated.map_err(|error| passed.check("deallocate", error)) {
                 Ok(_) => self.count_released(bytes),
-                Err(error) => {
+                Err(Ok(error)) => {
                     self.report_created(ptr, bytes);
                     let since = self.uses().submitted(arena.home);
                     let alignment = self.config.alignment as u64;
                     arena.lock().add_block(error.block, alignment, false, since);
                     refused.push(ptr);
                     outcome = outcome.and(Err(error.error));
+                }
+                // The segment is upstream's. The other block may be any memory, and is leaked.
+                Err(Err(other)) => {
+                    self.count_released(bytes);
+                    outcome = outcome.and(Err(other.error));
                 }
             }
         }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use dmr_core::error::StreamProblem;
 use dmr_core::process::LeakedInChild;
 use dmr_core::sync::lock;
+use dmr_core::upstream::{PassedBlock, check_allocated};
 use dmr_core::{
     AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
     DriverAllocation, PeerAccess, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
@@ -103,15 +104,19 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     }
 
     /// Puts a block of upstream into the use table. Refuses a block of another stream pool, with whose streams the
-    /// uses cannot be compared.
+    /// uses cannot be compared, and one that is not what was asked for: of another home stream, the uses on `home` would
+    /// count as ordered before its free.
     fn adopt(
         &self,
         block: DeviceBlock,
+        bytes: usize,
         home: &StreamGuard<'_>,
     ) -> Result<DeviceBlock, Box<DeallocateError>> {
         let (id, upstream) = (block.id(), UpstreamId::of(&block));
         let inserted = match id.alloc_stream().pool() == Some(self.streams.id()) {
-            true => self.uses().insert(&self.owner, id.generation(), home, upstream.to_payload()),
+            true => check_allocated(&block, bytes, home.id()).and_then(|()| {
+                self.uses().insert(&self.owner, id.generation(), home, upstream.to_payload())
+            }),
             false => Err(ResourceError::other_pool(id, home.id(), self.streams.device().ordinal())),
         };
         match inserted {
@@ -158,7 +163,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
             }
             allocated => allocated,
         }?;
-        self.adopt(block, &guard).map_err(|refused| {
+        self.adopt(block, bytes, &guard).map_err(|refused| {
             let DeallocateError { error, block, .. } = *refused;
             // If upstream refuses it as well, it is leaked, and stays in the usage.
             let _ = self.upstream().deallocate(block);
@@ -167,7 +172,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        self.release(&block).map_err(|error| DeallocateError::new(error, block))
+        self.release(block)
     }
 
     fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
@@ -179,22 +184,26 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         };
         let here = block.id().slot();
         let upstream = with_slot(block.into_parts(), UpstreamId::from_payload(payload).slot);
-        let passed = upstream.id();
-        match self.upstream().give_away(upstream) {
+        let (id, passed) = (upstream.id(), PassedBlock::of(&upstream));
+        match self
+            .upstream()
+            .give_away(upstream)
+            .map_err(|refused| passed.check("give_away", refused))
+        {
             Ok(given) => {
                 self.uses().vacate(slot);
-                self.streams.device().report_given_away(passed);
+                self.streams.device().report_given_away(id);
                 Ok(given)
             }
-            Err(refused) => {
+            Err(Ok(refused)) => {
                 self.uses().restore(slot);
                 let DeallocateError { error, block, .. } = *refused;
-                // Another block keeps its slot, and the mark of host memory there.
-                let block = match block.id() == passed {
-                    true => with_slot(block.into_parts(), here),
-                    false => block,
-                };
-                Err(DeallocateError::new(error, block))
+                Err(DeallocateError::new(error, with_slot(block.into_parts(), here)))
+            }
+            // Another block keeps its slot, and the mark of host memory there. This one is upstream's.
+            Err(Err(other)) => {
+                self.uses().vacate(slot);
+                Err(other)
             }
         }
     }

@@ -29,7 +29,7 @@ struct State {
     /// All blocks that are live, deallocated or remembered.
     guarded: HashMap<Generation, Guarded>,
     /// The blocks that were deallocated since the last sweep of the quarantine.
-    deallocated: Vec<Kept>,
+    deallocated: VecDeque<Kept>,
     /// The blocks that upstream has taken and that are remembered, the oldest first.
     released: VecDeque<Generation>,
 }
@@ -59,6 +59,19 @@ impl State {
             ResourceError::use_after_free(block.generation())
         } else {
             ResourceError::foreign_block(block, device_ordinal)
+        }
+    }
+
+    /// Remembers a block that upstream has taken.
+    fn remember(&mut self, generation: Generation) {
+        if let Some(guarded) = self.guarded.get_mut(&generation) {
+            guarded.is_released = true;
+        }
+        self.released.push_back(generation);
+        if self.released.len() > REMEMBERED
+            && let Some(forgotten) = self.released.pop_front()
+        {
+            self.guarded.remove(&forgotten);
         }
     }
 }
@@ -115,16 +128,15 @@ impl Blocks {
         is_retired: impl Fn(BlockId) -> bool,
     ) -> u64 {
         let mut state = self.state();
-        if let Some(guarded) = state.guarded.get_mut(&allocation.generation) {
-            guarded.is_released = true;
-        }
-        state.released.push_back(allocation.generation);
-        if state.released.len() > REMEMBERED
-            && let Some(forgotten) = state.released.pop_front()
-        {
-            state.guarded.remove(&forgotten);
-        }
+        state.remember(allocation.generation);
         state.narrowed.deallocated(block, allocation.bytes, block_state, is_retired)
+    }
+
+    /// Counts a block as live that upstream has kept without deallocating it.
+    pub(super) fn lose(&self, allocation: &Allocation) {
+        let mut state = self.state();
+        state.remember(allocation.generation);
+        state.narrowed.lose(allocation.bytes);
     }
 
     /// Counts the blocks as freed that upstream has freed, and returns their bytes. `is_retired` makes no
@@ -206,11 +218,16 @@ impl Blocks {
 impl Blocks {
     /// Adds a deallocated block, for the next sweep.
     pub(super) fn keep(&self, kept: Kept) {
-        self.state().deallocated.push(kept);
+        self.state().deallocated.push_back(kept);
     }
 
-    /// Removes the blocks that were added since the last call.
-    pub(super) fn take_deallocated(&self) -> Vec<Kept> {
+    /// Removes the oldest block that was added and not removed.
+    pub(super) fn pop_deallocated(&self) -> Option<Kept> {
+        self.state().deallocated.pop_front()
+    }
+
+    /// Removes the blocks that were added and not removed.
+    pub(super) fn take_deallocated(&self) -> VecDeque<Kept> {
         mem::take(&mut self.state().deallocated)
     }
 

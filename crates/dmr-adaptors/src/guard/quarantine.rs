@@ -4,23 +4,30 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::atomic::Ordering;
 
-use dmr_core::sync::try_lock;
+use dmr_core::sync::{lock, try_read};
+use dmr_core::upstream::PassedBlock;
 use dmr_core::{DeallocateError, DeviceMemoryResource, ResourceError, ResourceResult};
 
 use super::DebugGuardResource;
 use super::blocks::Kept;
 use super::checks::is_gone;
 
-/// Locked by a thread that has quarantined blocks in hand, also during its calls of the driver: a reap that waits
-/// also waits for those.
+/// The number of blocks that one `deallocate` moves into the quarantine at most: its own, and one that another call has left
+/// because a reap had the quarantine.
+const SHARE: usize = 2;
+
+/// In a `RwLock`, which a thread that has quarantined blocks in hand holds for reading, also during its calls of the driver,
+/// and a reap for writing: so a reap that waits also waits for those.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
     /// Deallocated while a window was open: neither checked nor filled yet.
-    waiting: Vec<Kept>,
+    waiting: VecDeque<Kept>,
     /// Checked and filled, the oldest first.
     held: VecDeque<Kept>,
     /// The bytes of `held`, red zones included.
     held_bytes: usize,
+    /// The error of a block that upstream has kept, until a reap returns it.
+    lost: Option<ResourceError>,
 }
 
 impl Quarantine {
@@ -32,6 +39,31 @@ impl Quarantine {
     pub(super) fn into_blocks(self) -> impl Iterator<Item = Kept> {
         self.waiting.into_iter().chain(self.held)
     }
+
+    fn push(&mut self, kept: Kept) {
+        self.held_bytes += kept.whole.bytes();
+        self.held.push_back(kept);
+    }
+
+    fn pop(&mut self) -> Option<Kept> {
+        let kept = self.held.pop_front()?;
+        self.held_bytes -= kept.whole.bytes();
+        Some(kept)
+    }
+
+    /// Adds blocks that could not leave: they are the oldest.
+    fn push_again(&mut self, mut refused: VecDeque<Kept>) {
+        self.held_bytes += refused.iter().map(|kept| kept.whole.bytes()).sum::<usize>();
+        refused.append(&mut self.held);
+        self.held = refused;
+    }
+}
+
+/// A block that upstream has not deallocated.
+pub(super) struct NotReleased {
+    pub(super) error: ResourceError,
+    /// `None` if upstream has kept it.
+    pub(super) kept: Option<Kept>,
 }
 
 impl<R: DeviceMemoryResource> DebugGuardResource<R> {
@@ -41,18 +73,19 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         let mut outcome = Ok(());
         let waiting = mem::take(&mut quarantine.waiting);
         for kept in waiting.into_iter().chain(self.blocks.take_deallocated()) {
-            match if kept.is_sealed { Ok(true) } else { self.seal(&kept, false) } {
-                Ok(true) => {
-                    quarantine.held_bytes += kept.whole.bytes();
-                    quarantine.held.push_back(kept);
-                }
+            match self.seal_kept(&kept) {
+                Ok(true) => quarantine.push(kept),
                 not_sealed => {
-                    quarantine.waiting.push(kept);
+                    quarantine.waiting.push_back(kept);
                     outcome = outcome.and(not_sealed.map(drop));
                 }
             }
         }
         outcome
+    }
+
+    fn seal_kept(&self, kept: &Kept) -> ResourceResult<bool> {
+        if kept.is_sealed { Ok(true) } else { self.seal(kept, false) }
     }
 
     /// Submits checks of all blocks in quarantine; returns the first error.
@@ -72,70 +105,96 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         quarantine: &mut Quarantine,
         all: bool,
     ) -> (u64, ResourceResult<()>) {
-        let (mut freed, mut outcome) = (0, self.admit(quarantine));
+        let lost = quarantine.lost.take().map_or(Ok(()), Err);
+        let (mut freed, mut outcome) = (0, lost.and(self.admit(quarantine)));
         let all = all || self.is_lost.load(Ordering::Relaxed);
-        let (max_bytes, max_blocks) = (self.config.quarantine_bytes, self.config.quarantine_blocks);
         let mut refused = VecDeque::new();
-        while (all || quarantine.held_bytes > max_bytes || quarantine.held.len() > max_blocks)
-            && let Some(kept) = quarantine.held.pop_front()
+        while (all || self.is_beyond_bounds(quarantine))
+            && let Some(kept) = quarantine.pop()
         {
-            quarantine.held_bytes -= kept.whole.bytes();
-            match self.evict(kept, &mut refused) {
+            match self.evict(kept) {
                 Ok(bytes) => freed += bytes,
-                Err(error) => outcome = outcome.and(Err(error)),
+                Err(NotReleased { error, kept }) => {
+                    refused.extend(kept);
+                    outcome = outcome.and(Err(error));
+                }
             }
         }
-        quarantine.held_bytes += refused.iter().map(|kept| kept.whole.bytes()).sum::<usize>();
-        refused.append(&mut quarantine.held);
-        quarantine.held = refused;
+        quarantine.push_again(refused);
         (freed, outcome)
     }
 
-    /// Sweeps, unless another thread does, until no other thread has deallocated a block meanwhile. After an error
-    /// a block stays where it is, and a reap returns the error.
-    pub(super) fn sweep_beyond_bounds(&self) {
-        while let Some(mut quarantine) = try_lock(&self.quarantine) {
-            let (_, outcome) = self.sweep(&mut quarantine, false);
-            drop(quarantine);
-            if outcome.is_err() || !self.blocks.has_deallocated() {
-                return;
+    fn is_beyond_bounds(&self, quarantine: &Quarantine) -> bool {
+        quarantine.held_bytes > self.config.quarantine_bytes
+            || quarantine.held.len() > self.config.quarantine_blocks
+    }
+
+    /// Moves a share of the deallocated blocks into the quarantine, and the blocks beyond its bounds out of it, unless a reap
+    /// has it. Each `deallocate` does so, beside those of other threads: none works for the others, and the bounds hold when
+    /// the last has returned. After an error a block stays where it is, and a reap returns the error.
+    pub(super) fn sweep_share(&self) {
+        let Some(quarantine) = try_read(&self.quarantine) else { return };
+        let quarantine = || lock(&quarantine);
+        let waiting = || quarantine().waiting.pop_front();
+        let deallocated = (0..SHARE).map_while(|_| self.blocks.pop_deallocated());
+        for kept in deallocated.chain((0..SHARE).map_while(|_| waiting())) {
+            match self.seal_kept(&kept) {
+                Ok(true) => quarantine().push(kept),
+                _ => quarantine().waiting.push_back(kept),
+            }
+        }
+        let is_lost = self.is_lost.load(Ordering::Relaxed);
+        let beyond_bounds = || {
+            let mut quarantine = quarantine();
+            let leaves = is_lost || self.is_beyond_bounds(&quarantine);
+            leaves.then(|| quarantine.pop()).flatten()
+        };
+        // Not what other threads add meanwhile, which they do this for themselves.
+        let most = quarantine().held.len();
+        for kept in (0..most).map_while(|_| beyond_bounds()) {
+            if let Err(NotReleased { error, kept }) = self.evict(kept) {
+                let mut quarantine = quarantine();
+                if kept.is_none() {
+                    quarantine.lost.get_or_insert(error);
+                }
+                return quarantine.push_again(kept.into_iter().collect());
             }
         }
     }
 
     /// Checks a block that leaves the quarantine, and deallocates it upstream, which frees it after the check. Does
-    /// not wait for the verdict. After an error the block is in `refused`.
-    fn evict(&self, kept: Kept, refused: &mut VecDeque<Kept>) -> ResourceResult<u64> {
+    /// not wait for the verdict.
+    #[allow(clippy::result_large_err, reason = "the block is returned, and is not on the heap")]
+    fn evict(&self, kept: Kept) -> Result<u64, NotReleased> {
         match self.check_fill(&kept) {
-            Err(error) if !is_gone(&error) => {
-                refused.push_back(kept);
-                return Err(error);
-            }
+            Err(error) if !is_gone(&error) => return Err(NotReleased { error, kept: Some(kept) }),
             Err(_) => _ = self.unchecked.fetch_add(1, Ordering::Relaxed),
             Ok(()) => {}
         }
-        self.release(kept).map_err(|(error, kept)| {
-            refused.push_back(kept);
-            error
-        })
+        self.release(kept)
     }
 
     /// Deallocates a block upstream; returns the bytes that are freed by that.
     ///
     /// # Errors
     ///
-    /// The error and the block.
+    /// The error and the block. If upstream has kept the block and returned another one, the block counts as live, and the
+    /// other one, which may be any memory, is leaked.
     #[allow(clippy::result_large_err, reason = "the block is returned, and is not on the heap")]
-    pub(super) fn release(&self, kept: Kept) -> Result<u64, (ResourceError, Kept)> {
+    pub(super) fn release(&self, kept: Kept) -> Result<u64, NotReleased> {
         let (Kept { whole, allocation, .. }, upstream) = (kept, self.upstream());
-        let id = whole.id();
-        match upstream.deallocate(whole) {
+        let (id, passed) = (whole.id(), PassedBlock::of(&whole));
+        match upstream.deallocate(whole).map_err(|refusal| passed.check("deallocate", refusal)) {
             Ok(state) => {
                 Ok(self.blocks.release(&allocation, id, state, |id| upstream.is_retired(id)))
             }
-            Err(refusal) => {
+            Err(Ok(refusal)) => {
                 let DeallocateError { error, block: whole, .. } = *refusal;
-                Err((error, Kept { whole, allocation, is_sealed: true }))
+                Err(NotReleased { error, kept: Some(Kept { whole, allocation, is_sealed: true }) })
+            }
+            Err(Err(other)) => {
+                self.blocks.lose(&allocation);
+                Err(NotReleased { error: other.error, kept: None })
             }
         }
     }

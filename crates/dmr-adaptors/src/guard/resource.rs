@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::human_bytes;
-use dmr_core::sync::{lock, read, try_lock, write};
+use dmr_core::sync::{ignore_poison, lock, read, try_write, write};
 use dmr_core::{
     AllocTag, BlockId, BlockState, BlockUse, Corruption, DeallocateError, DeviceBlock,
     DeviceMemoryResource, DriverAllocation, Generation, PeerAccess, Process, ResourceError,
@@ -17,7 +17,7 @@ use dmr_core::{
 use super::allocation::Allocation;
 use super::blocks::{Blocks, Kept};
 use super::findings::Findings;
-use super::quarantine::Quarantine;
+use super::quarantine::{NotReleased, Quarantine};
 use super::{DebugGuardLayer, GuardChecks};
 
 /// The number of blocks whose verdicts may wait on the device before a deferred `deallocate` reads them.
@@ -32,7 +32,7 @@ pub struct DebugGuardResource<R: DeviceMemoryResource> {
     pub(super) config: DebugGuardLayer,
     pub(super) findings: Arc<Findings>,
     pub(super) blocks: LeakedInChild<Blocks>,
-    pub(super) quarantine: LeakedInChild<Mutex<Quarantine>>,
+    pub(super) quarantine: LeakedInChild<RwLock<Mutex<Quarantine>>>,
     pub(super) unchecked: AtomicU64,
     /// A deallocation has found the device lost: nothing stays in quarantine.
     pub(super) is_lost: AtomicBool,
@@ -126,13 +126,14 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     /// all other blocks were checked, and no finding is lost: call again.
     pub fn check_all(&self) -> ResourceResult<Vec<Corruption>> {
         self.refuse_fork()?;
-        let mut quarantine = lock(&self.quarantine);
+        let mut alone = write(&self.quarantine);
+        let quarantine = ignore_poison(alone.get_mut());
         let live = {
             let _alone = write(&self.gate);
             self.blocks.for_each_live(|whole, allocation| self.check_live(whole, allocation))
         };
-        let admitted = self.admit(&mut quarantine);
-        let held = self.check_held(&quarantine);
+        let admitted = self.admit(quarantine);
+        let held = self.check_held(quarantine);
         let collected = self.config.checks.collect();
         live.and(admitted).and(held).and(collected)?;
         Ok(std::iter::from_fn(|| lock(&self.findings).report_one()).collect())
@@ -163,13 +164,14 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         if !is_full {
             return allocated;
         }
-        let mut quarantine = lock(&self.quarantine);
+        let mut alone = write(&self.quarantine);
+        let quarantine = ignore_poison(alone.get_mut());
         if quarantine.is_empty() && !self.blocks.has_deallocated() {
             return allocated;
         }
         // Blocks that upstream refuses are still in quarantine; the second try tells whether that matters.
-        drop(self.sweep(&mut quarantine, true));
-        drop(quarantine);
+        drop(self.sweep(quarantine, true));
+        drop(alone);
         // The memory of a block is free once its check is done.
         drop(self.collect_unless_lost());
         self.upstream().allocate(bytes, stream, tag)
@@ -182,10 +184,9 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     ) -> ResourceResult<u64> {
         self.refuse_fork()?;
         // If another thread sweeps, that is enough, unless this call waits.
-        let quarantine =
-            if all { Some(lock(&self.quarantine)) } else { try_lock(&self.quarantine) };
+        let alone = if all { Some(write(&self.quarantine)) } else { try_write(&self.quarantine) };
         let (swept, outcome) =
-            quarantine.map_or((0, Ok(())), |mut quarantine| self.sweep(&mut quarantine, all));
+            alone.map_or((0, Ok(())), |mut alone| self.sweep(ignore_poison(alone.get_mut()), all));
         let reaped = upstream(self.upstream());
         let freed = swept + self.settle();
         let collected = if all { self.collect_unless_lost() } else { Ok(()) };
@@ -206,7 +207,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         if self.is_forked() {
             return;
         }
-        let quarantine = std::mem::take(&mut *lock(&self.quarantine));
+        let quarantine = std::mem::take(&mut *lock(&write(&self.quarantine)));
         for kept in quarantine.into_blocks().chain(self.blocks.take_deallocated()) {
             // A block that upstream refuses is leaked, as a dropped block is.
             drop(self.release(kept));
@@ -275,7 +276,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
             Err((error, whole)) => {
                 let allocation = Arc::new(Allocation::new(&whole, 0, self.config.red_zone, None));
                 let unfilled = Kept { whole, allocation, is_sealed: true };
-                if let Err((_, refused)) = self.release(unfilled) {
+                if let Err(NotReleased { kept: Some(refused), .. }) = self.release(unfilled) {
                     self.blocks.keep(refused);
                 }
                 Err(error)
@@ -295,7 +296,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
         };
         kept.is_sealed = is_sealed;
         self.blocks.keep(kept);
-        self.sweep_beyond_bounds();
+        self.sweep_share();
         if self.config.mode == GuardChecks::Deferred && self.config.checks.pending() >= MAX_PENDING
         {
             // A failed collection leaves the verdicts for the next.

@@ -200,6 +200,18 @@ impl ResourceError {
         Self::InvalidSize { requested, problem: SizeProblem::NotGranular { granularity } }
     }
 
+    /// Makes a [`WrongMemory`](Self::WrongMemory).
+    #[must_use]
+    #[cold]
+    pub fn wrong_memory(
+        call: &'static str,
+        returned: impl std::fmt::Display,
+        expected: impl std::fmt::Display,
+    ) -> Self {
+        let (returned, expected) = (returned.to_string().into(), expected.to_string().into());
+        Self::WrongMemory { call, returned, expected }
+    }
+
     /// Makes a [`ForeignMemory`](Self::ForeignMemory), from a resource of `device_ordinal`.
     #[must_use]
     pub const fn foreign_memory(memory: &PhysicalMemory, device_ordinal: usize) -> Self {

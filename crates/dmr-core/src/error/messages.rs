@@ -63,6 +63,7 @@ mod tests {
                 ("this is a part of block", ": restore the whole, then deallocate or grow that")
             }
             E::NotGivenAway { .. } => ("the pool cannot give block", ": copy it to a buffer"),
+            E::WrongMemory { .. } => ("returned block #9 instead of block #7", ": correct that"),
             E::ForeignMemory { .. } => {
                 ("of device 4", ": use them with the resource that created them")
             }
@@ -110,6 +111,7 @@ mod tests {
             E::HostMemory { generation },
             E::PartOfBlock { generation, ptr: 0x700, bytes: 10 },
             E::NotGivenAway { generation, resource: "the pool" },
+            E::wrong_memory("deallocate", "block #9", "block #7"),
             E::ForeignMemory { bytes: 10, memory_device: 4, device_ordinal: 3 },
             E::StillMapped { bytes: 10, mappings: 2 },
             E::no_virtual_memory(3),
@@ -130,7 +132,7 @@ mod tests {
             assert!(message.contains(advice), "{message}: not {advice:?}");
         }
         let variants: HashSet<_> = errors.iter().map(discriminant).collect();
-        assert_eq!(variants.len(), 22, "an error of each variant");
+        assert_eq!(variants.len(), 23, "an error of each variant");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dmr_core::{DeviceMemoryResource, ResourceResult};
+use dmr_core::{DeviceMemoryResource, ResourceError, ResourceResult};
 use dmr_streams::uses::Dependencies;
 
 use super::detached::Detached;
@@ -144,14 +144,26 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let Some(page) = pages.spare().pop_front() else { break };
             hand.hold();
             // Another reference is where the page is leaving.
+            let (handle, size) = (page.handle(), page.bytes());
             let kept = match Arc::try_unwrap(page).map(|page| memory.destroy(page)) {
                 Ok(Ok(())) => {
                     self.count_released(pages.size);
                     continue;
                 }
-                Ok(Err(refused)) => {
+                Ok(Err(refused))
+                    if (refused.memory.handle(), refused.memory.bytes()) == (handle, size) =>
+                {
                     outcome = outcome.and(Err(refused.error));
                     Arc::new(refused.memory)
+                }
+                // The page is upstream's. The other memory is leaked.
+                Ok(Err(other)) => {
+                    self.count_released(pages.size);
+                    let expected = format_args!("handle {handle:#x}");
+                    let other = format_args!("{:?}", other.memory);
+                    let wrong = ResourceError::wrong_memory("destroy", other, expected);
+                    outcome = outcome.and(Err(wrong));
+                    continue;
                 }
                 Err(shared) => shared,
             };

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
+use dmr_core::upstream::PassedBlock;
 use dmr_core::{
-    BlockParts, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError,
-    ResourceResult, StreamId,
+    BlockParts, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, Generation,
+    ResourceError, ResourceResult, StreamId,
 };
 
 use super::Tracked;
@@ -18,12 +19,27 @@ pub(super) struct ReleasedBlock {
     /// The block as its caller had it.
     parts: BlockParts,
     upstream: UpstreamId,
+    /// The block that upstream has returned instead: it has kept this one, which is never passed to it again.
+    exchanged_for: Option<Generation>,
 }
 
 /// The error of a released block that could not be freed, and its slot.
 struct NotFreed {
-    error: ResourceError,
+    error: NotDeallocated,
     slot: FreeSlot,
+}
+
+/// The error of a block that upstream has not deallocated.
+struct NotDeallocated {
+    error: ResourceError,
+    /// The block that upstream has returned instead of the one that it was given, and has kept.
+    other: Option<DeviceBlock>,
+}
+
+impl From<ResourceError> for NotDeallocated {
+    fn from(error: ResourceError) -> Self {
+        Self { error, other: None }
+    }
 }
 
 impl ReleasedBlock {
@@ -37,19 +53,29 @@ impl ReleasedBlock {
 }
 
 impl<R: DeviceMemoryResource> Tracked<R> {
-    /// Releases a block, and frees it if that may be done now. On an error nothing has changed.
-    pub(super) fn release(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
+    /// Releases a block, and frees it if that may be done now. On an error nothing has changed, unless upstream has kept
+    /// the block and returned another one.
+    pub(super) fn release(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        self.try_release(&block).map_err(|NotDeallocated { error, other }| {
+            DeallocateError::new(error, other.unwrap_or(block))
+        })
+    }
+
+    fn try_release(&self, block: &DeviceBlock) -> Result<BlockState, NotDeallocated> {
         let id = block.id();
         // First: another thread may have held a lock when the process was forked.
         self.refuse_part(block)?;
         let retired = |payload| ReleasedBlock {
             parts: block.parts(),
             upstream: UpstreamId::from_payload(payload),
+            exchanged_for: None,
         };
         let mut after = Dependencies::default();
         match self.uses().release(&self.owner, id, &mut after) {
-            Released::Foreign => Err(ResourceError::foreign_block(block, self.device_ordinal())),
-            Released::Stale => Err(ResourceError::use_after_free(id.generation())),
+            Released::Foreign => {
+                Err(ResourceError::foreign_block(block, self.device_ordinal()).into())
+            }
+            Released::Stale => Err(ResourceError::use_after_free(id.generation()).into()),
             Released::InUse { payload, .. } => {
                 self.retired_bytes.fetch_add(block.bytes() as u64, Ordering::SeqCst);
                 self.in_use.insert(id, retired(payload));
@@ -57,9 +83,13 @@ impl<R: DeviceMemoryResource> Tracked<R> {
                 Ok(BlockState::Retired)
             }
             Released::Free { slot, payload } => {
-                let freed = self.free_or_defer(&retired(payload), slot, after);
+                let freed = self.free_or_defer(&mut retired(payload), slot, after);
                 freed.map_err(|NotFreed { error, slot }| {
-                    self.uses().restore(slot);
+                    match error.other {
+                        None => self.uses().restore(slot),
+                        // The memory is upstream's.
+                        Some(_) => self.uses().vacate(slot),
+                    }
                     error
                 })
             }
@@ -69,7 +99,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     /// Deallocates a released block upstream if that may be done now; makes it pending otherwise.
     fn free_or_defer(
         &self,
-        retired: &ReleasedBlock,
+        retired: &mut ReleasedBlock,
         slot: FreeSlot,
         mut after: Dependencies,
     ) -> Result<BlockState, NotFreed> {
@@ -88,7 +118,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
                 self.pending.push(home, Pending { value: *retired, after });
                 Ok(BlockState::Retired)
             }
-            Err(error) => Err(NotFreed { error, slot }),
+            Err(error) => Err(NotFreed { error: error.into(), slot }),
         }
     }
 
@@ -115,7 +145,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     /// has.
     fn try_free(
         &self,
-        pending: &Pending<ReleasedBlock>,
+        pending: &mut Pending<ReleasedBlock>,
         patience: Patience,
     ) -> ResourceResult<bool> {
         let Pending { value: retired, after } = pending;
@@ -129,7 +159,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
                 _ => {}
             }
         }
-        self.deallocate_upstream(retired)?;
+        self.deallocate_upstream(retired).map_err(|refused| refused.error)?;
         let mut done = Dependencies::default();
         if let Some(slot) = uses.release_retired(&self.owner, retired.block().id(), &mut done) {
             uses.vacate(slot);
@@ -156,14 +186,32 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     }
 
     /// Deallocates a block upstream, under its upstream id.
-    fn deallocate_upstream(&self, retired: &ReleasedBlock) -> ResourceResult<BlockState> {
+    fn deallocate_upstream(
+        &self,
+        retired: &mut ReleasedBlock,
+    ) -> Result<BlockState, NotDeallocated> {
         let block = with_slot(retired.parts, retired.upstream.slot);
-        let id = block.id();
-        let state = self.upstream().deallocate(block).map_err(|refused| {
-            let DeallocateError { error, block, .. } = *refused;
-            // It is still in `retired`.
+        let (id, passed) = (block.id(), PassedBlock::of(&block));
+        if let Some(other) = retired.exchanged_for {
+            // Upstream has this memory.
             let _ = block.into_parts();
-            error
+            let other = format_args!("block {other}");
+            return Err(ResourceError::wrong_memory("deallocate", other, passed).into());
+        }
+        let state = self.upstream().deallocate(block).map_err(|refused| {
+            match passed.check("deallocate", refused) {
+                Ok(refused) => {
+                    let DeallocateError { error, block, .. } = *refused;
+                    // It is still in `retired`.
+                    let _ = block.into_parts();
+                    error.into()
+                }
+                Err(refused) => {
+                    let DeallocateError { error, block, .. } = *refused;
+                    retired.exchanged_for = Some(block.generation());
+                    NotDeallocated { error, other: Some(block) }
+                }
+            }
         })?;
         if state != BlockState::Freed {
             self.retired_upstream().push(id, |id| self.upstream().is_retired(id));
@@ -173,13 +221,13 @@ impl<R: DeviceMemoryResource> Tracked<R> {
 
     /// Frees the blocks whose last window has closed, or makes them pending.
     pub(super) fn settle_closed(&self, patience: Patience) {
-        let free = |retired: ReleasedBlock| {
+        let free = |mut retired: ReleasedBlock| {
             let mut after = Dependencies::default();
             let id = retired.block().id();
             let Some(slot) = self.uses().release_retired(&self.owner, id, &mut after) else {
                 return;
             };
-            match self.free_or_defer(&retired, slot, after.clone()) {
+            match self.free_or_defer(&mut retired, slot, after.clone()) {
                 // A block that is pending was counted again.
                 Ok(_) => {
                     self.retired_bytes.fetch_sub(retired.bytes(), Ordering::SeqCst);
