@@ -5,12 +5,12 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmr_core::{
     AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId, forward,
+    panics,
 };
 
 use crate::ResourceLayer;
@@ -194,9 +194,7 @@ impl<R: DeviceMemoryResource> FailureCallbackResource<R> {
     }
 
     fn call(&self, callback: &Callback, failure: &AllocationFailure<'_>) -> Response {
-        catch_unwind(AssertUnwindSafe(|| callback(failure))).unwrap_or_else(|payload| {
-            // Dropping a panic's payload may panic again.
-            std::mem::forget(payload);
+        panics::catch(|| callback(failure)).unwrap_or_else(|| {
             self.panics.fetch_add(1, Ordering::Relaxed);
             Response::Decline
         })

@@ -1,9 +1,9 @@
 //! Hooks that run at a normal end of the process: they write logs and free memory.
 
 use std::ffi::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, Weak};
 
+use crate::panics;
 use crate::process::PerProcess;
 use crate::sync::lock;
 
@@ -56,9 +56,7 @@ extern "C" fn run_hooks() {
     let taken = std::mem::take(&mut *hooks());
     for hook in taken.into_iter().rev().filter_map(|hook| hook.upgrade()) {
         // The closure drops the hook, and may be its last owner.
-        let outcome = catch_unwind(AssertUnwindSafe(move || hook.at_exit()));
-        // Dropping a panic's payload may panic again.
-        std::mem::forget(outcome);
+        let _ = panics::catch(move || hook.at_exit());
     }
 }
 

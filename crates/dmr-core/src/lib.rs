@@ -24,6 +24,7 @@
 //! | [`at_exit`] | hooks for a normal end of the process |
 //! | [`observer`] | [`MemoryObserver`], to which a pool reports its blocks |
 //! | [`upstream`] | checks of the blocks that an upstream resource returns |
+//! | [`panics`] | calls of the program's code whose panics are caught |
 //! | [`sync`], [`spinlock`] | locks without poison; [`SpinLock`] |
 //! | [`process`] | [`Process`], which detects a forked child |
 //! | [`ops`] | [`DeviceOps`], the device operations that guards and verifiers need |
@@ -45,6 +46,7 @@ pub mod host;
 pub mod ledger;
 pub mod observer;
 pub mod ops;
+pub mod panics;
 pub mod part;
 pub mod peer;
 pub mod process;
@@ -68,7 +70,7 @@ pub use error::{Corruption, CorruptionKind, DeallocateError, ResourceError, Reso
 pub use generation::Generation;
 pub use given_away::DriverAllocation;
 pub use host::HostMemoryResource;
-pub use observer::MemoryObserver;
+pub use observer::{CaughtObserver, MemoryObserver};
 pub use ops::{DeviceOps, PatternMismatch};
 pub use part::WholeBlock;
 pub use peer::PeerAccess;

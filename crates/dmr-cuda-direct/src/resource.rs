@@ -11,9 +11,9 @@ use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
 use dmr_core::sync::lock;
 use dmr_core::{
-    AllocTag, BlockId, BlockParts, BlockSlot, BlockState, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, DriverAllocation, Generation, MemoryObserver, PeerAccess, ResourceError,
-    ResourceResult, StreamId, StreamPoolId, Usage,
+    AllocTag, BlockId, BlockParts, BlockSlot, BlockState, CaughtObserver, DeallocateError,
+    DeviceBlock, DeviceMemoryResource, DriverAllocation, Generation, MemoryObserver, PeerAccess,
+    ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
 };
 use dmr_streams::uses::{Dependencies, Patience, Pending, PendingFrees};
 use dmr_streams::{Device, RelaxedCapture, StreamPool};
@@ -47,7 +47,7 @@ use dmr_streams::{Device, RelaxedCapture, StreamPool};
 /// leaked: work may be using them.
 pub struct DirectCudaResource {
     streams: Arc<StreamPool>,
-    observer: Option<Arc<dyn MemoryObserver>>,
+    observer: Option<CaughtObserver>,
     state: LeakedInChild<Mutex<State>>,
     pending: LeakedInChild<PendingFrees<RetiredBlock>>,
     /// Kernels of other devices may use the blocks. `cuMemFree` ends their access before it waits for the streams of
@@ -113,8 +113,14 @@ impl DirectCudaResource {
     /// allocation: earlier blocks do not become regions.
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn MemoryObserver>) -> Self {
-        self.observer = Some(observer);
+        self.observer = Some(CaughtObserver::new(observer));
         self
+    }
+
+    /// Returns how often the observer has panicked: each panic is caught, and costs the report.
+    #[must_use]
+    pub fn observer_panics(&self) -> u64 {
+        self.observer.as_ref().map_or(0, CaughtObserver::panics)
     }
 
     /// Returns the pool whose streams it accepts.

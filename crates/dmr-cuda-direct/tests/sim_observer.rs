@@ -67,6 +67,7 @@ fn each_block_is_a_region_until_it_is_about_to_be_freed() {
         }
         insist(|| resource.reap_pending());
         assert_eq!(regions.sizes(), [0; 0]);
+        assert_eq!(resource.observer_panics(), 0, "what the observer asserts");
     });
     assert!(failed >= 5, "{failed} calls were failed");
 }

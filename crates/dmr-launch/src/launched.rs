@@ -1,9 +1,8 @@
 //! A launch whose closure runs: its end orders what the closure has submitted, however the closure ends.
 
 use std::ops::Deref;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use dmr_core::{DeviceMemoryResource, ResourceResult};
+use dmr_core::{DeviceMemoryResource, ResourceResult, panics};
 use dmr_streams::{OtherStreams, StreamPool};
 
 use crate::LaunchError;
@@ -54,7 +53,7 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Drop for Launched<'
     fn drop(&mut self) {
         if !self.is_ended {
             // The closure has panicked: its panic goes on, and another one would abort the process.
-            let _ = catch_unwind(AssertUnwindSafe(|| self.end_uses()));
+            let _ = panics::catch(|| self.end_uses());
         }
     }
 }

@@ -1,12 +1,11 @@
 //! The open windows of one launch. `finish`, `cancel` or a drop, which finishes, closes them.
 
 use std::ops::Deref;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dmr_core::{BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
+use dmr_core::{BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, StreamId, panics};
 use dmr_streams::{LaunchTokens, StreamGuard, StreamPool};
 
 use crate::peer::{PeerUses, PeerWindows};
@@ -146,7 +145,7 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
         let stream = self.tokens.stream();
         let uses = self.tokens.len() + self.peers.iter().map(PeerWindows::len).sum::<usize>();
         // A panic in here could abort the process: this may already be unwinding.
-        let _ = catch_unwind(AssertUnwindSafe(|| report(stream, uses, self.finish())));
+        let _ = panics::catch(|| report(stream, uses, self.finish()));
     }
 }
 

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::checked_round_up;
 use dmr_core::{
-    AllocTag, DeviceBlock, DeviceMemoryResource, Generation, MemoryObserver, ResourceError,
-    ResourceResult, StreamId,
+    AllocTag, CaughtObserver, DeviceBlock, DeviceMemoryResource, Generation, MemoryObserver,
+    ResourceError, ResourceResult, StreamId,
 };
 use dmr_streams::uses::Dependencies;
 
@@ -30,7 +30,7 @@ const GAP: usize = 1;
 /// The observer, and the blocks that it sees.
 #[derive(Debug)]
 pub(crate) struct Observed {
-    observer: Arc<dyn MemoryObserver>,
+    observer: CaughtObserver,
     /// The value of [`MemoryObserver::follows_streams`]: if `true`, nothing is added to `freed`.
     follows_streams: bool,
     /// The blocks that were reported and are not freed, by address.
@@ -70,12 +70,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ///   [`alignment`](crate::PoolConfig::alignment) bytes more.
     /// - [`try_grow`](DeviceMemoryResource::try_grow) returns `false`: a region that ends and begins anew would be
     ///   none for a moment, under work in flight.
+    /// - A panic of the observer is caught and counted ([`observer_panics`](Self::observer_panics)): the call goes on.
     /// - Unless the observer follows the order of streams, allocations and frees poll the device, and
     ///   record events for that; and where a stream would be made to wait for memory, the host waits
     ///   for it, as it does when the pool is dropped. Work that waits for the host to go on must not be
     ///   in flight then.
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn MemoryObserver>) -> Self {
+        let observer = CaughtObserver::new(observer);
         for arena in self.arenas() {
             let state = arena.lock();
             for (ptr, bytes) in state.spans.iter().map(Span::range) {
@@ -90,6 +92,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.observed = Some(Observed { observer, follows_streams, regions, freed });
         self.disable_fast_path();
         self
+    }
+
+    /// Returns how often the observer has panicked.
+    #[must_use]
+    pub fn observer_panics(&self) -> u64 {
+        self.observed.as_ref().map_or(0, |observed| observed.observer.panics())
     }
 
     /// Reports memory that was taken from upstream.

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -10,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use atomic_waker::AtomicWaker;
+use dmr_core::panics;
 use dmr_core::process::LeakedInChild;
 use dmr_core::sync::lock;
 use dmr_core::{ResourceResult, StreamId, StreamPoolId};
@@ -179,9 +179,7 @@ impl Wait {
     /// Calls the waker of the task that has polled last.
     pub(crate) fn wake(&self) {
         // The waker is code of the executor.
-        let woken = catch_unwind(AssertUnwindSafe(|| self.waker.wake()));
-        // Dropping a panic's payload may panic again.
-        std::mem::forget(woken);
+        let _ = panics::catch(|| self.waker.wake());
     }
 
     /// Frees what the future has kept; the watcher forgets the wait when it looks at it next.

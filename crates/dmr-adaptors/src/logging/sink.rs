@@ -2,10 +2,9 @@
 
 use std::fmt::Debug;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use dmr_core::AllocationRecord;
+use dmr_core::{AllocationRecord, panics};
 
 /// Takes the records of any number of [`LoggingResource`](super::LoggingResource)s, from any thread, in
 /// any order: [`order`](AllocationRecord::order) sorts them.
@@ -91,11 +90,7 @@ impl From<io::Error> for SinkError {
 
 /// Calls a sink, and returns an error if it panics. Its state after a panic is the sink's own matter.
 pub(super) fn catch_panic(call: impl FnOnce() -> Result<(), SinkError>) -> Result<(), SinkError> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| {
-        // Dropping the payload may panic again; then it is leaked.
-        std::mem::forget(catch_unwind(AssertUnwindSafe(|| drop(payload))));
-        Err(SinkError::Panicked)
-    })
+    panics::catch(call).unwrap_or(Err(SinkError::Panicked))
 }
 
 /// Takes every record and keeps none: for measuring what a log costs without a sink.
