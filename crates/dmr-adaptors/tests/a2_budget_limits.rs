@@ -3,6 +3,7 @@
 
 mod a2_support;
 
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -315,6 +316,57 @@ fn a_resource_below_two_budgets_of_one_account_is_dropped_with_the_last_handle_t
     assert!(lives.upgrade().is_some());
     drop(whole);
     assert!(lives.upgrade().is_none());
+}
+
+/// One on top of the other, or beside each other; with retired blocks of each, in every order of the drops.
+#[test]
+fn a_resource_below_two_budgets_is_dropped_in_whatever_order_they_and_their_handles_are() {
+    type Owned = Box<dyn Any>;
+    for is_nested in [false, true] {
+        for order in (0..24).map(permutation) {
+            let backend = Arc::new(Backend::new().keeping(false));
+            let (stream, lives) = (backend.stream(), Arc::downgrade(&backend));
+            let whole = Budget::new(4000);
+            let part = whole.sub_budget(TAG, 2000);
+            let one = Arc::new(BudgetLayer::on(&whole).layer(Arc::clone(&backend)));
+            let upstream: Arc<dyn DeviceMemoryResource> =
+                if is_nested { Arc::clone(&one) as _ } else { Arc::clone(&backend) as _ };
+            let other = BudgetLayer::on(&part).layer(upstream);
+            drop(backend);
+            for resource in [&*one as &dyn DeviceMemoryResource, &other] {
+                let block = resource.allocate(400, stream, TAG).unwrap();
+                resource.deallocate(block).unwrap();
+            }
+            let mut owned: [Option<Owned>; 4] = [
+                Some(Box::new(one)),
+                Some(Box::new(other)),
+                Some(Box::new(part)),
+                Some(Box::new(whole)),
+            ];
+            for at in order {
+                drop(owned[at].take());
+            }
+            assert!(lives.upgrade().is_none(), "nested: {is_nested}, {order:?}");
+        }
+    }
+}
+
+/// Returns one of the 24 orders of 0 to 3.
+fn permutation(number: usize) -> [usize; 4] {
+    let mut left = vec![0, 1, 2, 3];
+    [number / 6, number % 6 / 2, number % 2, 0].map(|at| left.remove(at))
+}
+
+#[test]
+fn a_limit_of_more_than_can_be_counted_is_the_largest_that_can() {
+    const MOST: u64 = i64::MAX as u64;
+    let budget = Budget::new(u64::MAX);
+    assert_eq!((budget.limit(), budget.remaining()), (MOST, MOST));
+    let part = budget.sub_budget(TAG, u64::MAX);
+    assert_eq!((part.limit(), part.remaining()), (MOST, MOST));
+    budget.set_limit(1000);
+    budget.set_limit(u64::MAX);
+    assert_eq!((budget.limit(), budget.remaining(), budget.reserved_bytes()), (MOST, MOST, 0));
 }
 
 #[test]

@@ -39,6 +39,7 @@ impl Account {
         name: AllocTag,
         limit: u64,
     ) -> Self {
+        let limit = limit.min(MAX_BYTES);
         Self {
             id,
             parent,
@@ -56,7 +57,7 @@ impl Account {
     /// Sets the limit; that of a reservation to at most its bytes.
     pub(super) fn set_limit(&self, limit: u64) {
         let reserved = self.reserved();
-        let limit = if reserved > 0 { limit.min(reserved) } else { limit };
+        let limit = limit.min(if reserved > 0 { reserved } else { MAX_BYTES });
         let before = self.limit.swap(limit, Ordering::Relaxed);
         self.room.fetch_add(signed(limit) - signed(before), Ordering::AcqRel);
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dmr_core::size::human_bytes;
 use dmr_core::{
     AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    DriverAllocation, ResourceResult, StreamId, StreamPoolId, VirtualMemory, forward,
+    DriverAllocation, ResourceResult, StreamId, StreamPoolId, VirtualMemory, forward, panics,
 };
 
 use super::Budget;
@@ -48,6 +48,11 @@ use super::tree::{EXISTING, Tree};
 /// which it grew there. When a block grows through the budget, it is charged for all of its size. A
 /// block that is deallocated upstream stays charged until another block of the budget gets its slot
 /// in the use table; without use tracking, as long as the budget lives.
+///
+/// # If upstream panics
+///
+/// A block whose deallocation panics is charged until upstream reports that it is not retired. What upstream has lost
+/// of it is not charged any more.
 ///
 /// # Dropping it
 ///
@@ -172,22 +177,15 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
 
     /// Removes the charge of a block that is about to leave the resource, because another one may have its slot then.
     #[inline]
-    fn remove_charge(&self, block: &DeviceBlock) -> RemovedCharge {
-        let key = self.key_of(block);
+    fn remove_charge(&self, block: &DeviceBlock) -> RemovedCharge<'_, R> {
+        let (budget, id, key) = (self, block.id(), self.key_of(block));
         match self.tree.charges.remove(key, u64::MAX) {
-            Some(bytes) => RemovedCharge { key, bytes, tag: block.tag() },
+            Some(bytes) => RemovedCharge { budget, id, key, bytes, tag: block.tag() },
             None => {
                 let bytes = self.remove_existing(block.bytes());
-                RemovedCharge { key: self.key(Item::Existing), bytes, tag: EXISTING }
+                let key = self.key(Item::Existing);
+                RemovedCharge { budget, id, key, bytes, tag: EXISTING }
             }
-        }
-    }
-
-    /// Charges again for a block that has not left the resource.
-    #[cold]
-    fn restore_charge(&self, removed: RemovedCharge) {
-        if removed.bytes > 0 {
-            self.add_charge(removed.key, removed.bytes, removed.tag);
         }
     }
 
@@ -232,12 +230,55 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
     }
 }
 
-/// The charge of a block, which is not in the budget's charges.
-struct RemovedCharge {
+/// The charge of a block that upstream is asked to take, which is not in the budget's charges. If upstream panics,
+/// dropping this treats the block as one that upstream has taken.
+struct RemovedCharge<'a, R: DeviceMemoryResource + 'static> {
+    budget: &'a GlobalDeviceBudget<R>,
+    id: BlockId,
     /// The item that was charged.
     key: Key,
     bytes: u64,
     tag: AllocTag,
+}
+
+impl<R: DeviceMemoryResource + 'static> RemovedCharge<'_, R> {
+    /// Releases the charge: the block is freed.
+    #[inline]
+    fn release(self) {
+        let Self { budget, bytes, tag, .. } = *ManuallyDrop::new(self);
+        if bytes > 0 {
+            budget.tree.release(&budget.account, bytes, tag);
+        }
+    }
+
+    /// Keeps the charge until upstream has freed the block.
+    #[inline]
+    fn retire(self) {
+        ManuallyDrop::new(self).push_retired();
+    }
+
+    /// Charges again for a block that has not left the resource.
+    #[cold]
+    fn restore(self) {
+        let Self { budget, key, bytes, tag, .. } = *ManuallyDrop::new(self);
+        if bytes > 0 {
+            budget.add_charge(key, bytes, tag);
+        }
+    }
+
+    fn push_retired(&self) {
+        if self.bytes > 0 {
+            self.budget.push_retired(Some(self.id), self.bytes, self.tag);
+        }
+    }
+}
+
+impl<R: DeviceMemoryResource + 'static> Drop for RemovedCharge<'_, R> {
+    #[cold]
+    fn drop(&mut self) {
+        // Upstream may panic again when it is asked about its blocks.
+        let _ = panics::catch(|| self.push_retired());
+    }
 }
 
 /// A charge that is released on drop, unless it is kept: upstream may fail, or panic.
@@ -287,21 +328,18 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
 
     #[inline]
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        let id = block.id();
         let removed = self.remove_charge(&block);
         match self.resource.deallocate(block) {
-            Ok(state) if removed.bytes == 0 => Ok(state),
             Ok(BlockState::Freed) => {
-                self.tree.release(&self.account, removed.bytes, removed.tag);
+                removed.release();
                 Ok(BlockState::Freed)
             }
             Ok(state) => {
-                // It stays charged until upstream has freed it.
-                self.push_retired(Some(id), removed.bytes, removed.tag);
+                removed.retire();
                 Ok(state)
             }
             Err(refused) => {
-                self.restore_charge(removed);
+                removed.restore();
                 Err(refused)
             }
         }
@@ -311,11 +349,11 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
         let removed = self.remove_charge(&block);
         match self.resource.give_away(block) {
             Ok(given) => {
-                self.tree.release(&self.account, removed.bytes, removed.tag);
+                removed.release();
                 Ok(given)
             }
             Err(refused) => {
-                self.restore_charge(removed);
+                removed.restore();
                 Err(refused)
             }
         }
