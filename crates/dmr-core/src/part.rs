@@ -147,7 +147,10 @@ impl WholeBlock {
 
 #[cfg(test)]
 mod tests {
-    use crate::{AllocTag, BlockSlot, BlockState, Generation, ResourceError, StreamPoolId};
+    use crate::upstream::{PassedBlock, check_allocated};
+    use crate::{
+        AllocTag, BlockSlot, BlockState, DeallocateError, Generation, ResourceError, StreamPoolId,
+    };
 
     use super::*;
 
@@ -191,6 +194,39 @@ mod tests {
         assert_eq!((whole.id(), whole.ptr(), whole.bytes()), (id, 0x1000, 2048));
         let whole = whole.restore(part).unwrap();
         assert_eq!((whole.id(), whole.part_depth()), (id, 0));
+    }
+
+    /// A part at the start of the block has its address and its id.
+    #[test]
+    fn a_refusal_contains_the_passed_block_or_is_an_error_that_names_both() {
+        let refusal = |block| DeallocateError::new(ResourceError::zero_size(), block);
+        let passed = block(0x1000, 2048);
+        let identity = PassedBlock::of(&passed);
+        let refused = identity.check("deallocate", refusal(passed)).unwrap();
+        assert_eq!(refused.error, ResourceError::zero_size());
+        let generation = refused.block.generation();
+        let (part, whole) = refused.block.narrow(0, 2048).unwrap();
+        let other = identity.check("deallocate", refusal(part)).unwrap_err();
+        assert!(matches!(other.error, ResourceError::WrongMemory { .. }), "{}", other.error);
+        let restored = whole.restore(other.block).unwrap();
+        assert!(identity.check("deallocate", refusal(restored)).is_ok());
+        let other = identity.check("deallocate", refusal(block(0x1000, 2048))).unwrap_err();
+        let message = other.error.to_string();
+        for expected in [generation, other.block.generation()] {
+            assert!(message.contains(&format!("block {expected} (2 KiB, ")), "{message}");
+        }
+    }
+
+    #[test]
+    fn an_allocated_block_has_the_size_and_the_home_stream_that_were_asked_for() {
+        let block = block(0x1000, 2048);
+        let home = block.alloc_stream();
+        let other = StreamId::from_parts(home.pool().unwrap(), 1, 1).unwrap();
+        assert_eq!(check_allocated(&block, 2048, home), Ok(()));
+        for (bytes, home) in [(2047, home), (2049, home), (2048, other)] {
+            let refused = check_allocated(&block, bytes, home).unwrap_err();
+            assert!(matches!(refused, ResourceError::WrongMemory { .. }), "{refused}");
+        }
     }
 
     #[test]

@@ -52,7 +52,8 @@ pub trait DeviceMemoryResource: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// The error contains the block, and nothing has changed.
+    /// The error contains the block, and nothing has changed. A layer compares that block with the one that it passed:
+    /// see [`upstream`](crate::upstream).
     /// [`PartOfBlock`](ResourceError::PartOfBlock) for a [part](DeviceBlock::narrow) of the block that was
     /// allocated: restore the whole, and deallocate that.
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>>;

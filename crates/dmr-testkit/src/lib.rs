@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`rig`] | [`Rig`]: a device, a stream pool and device operations, on the driver that the process uses |
 //! | [`harness`] | [`ResourceHarness`]: the harness of the conformance suite around a resource |
+//! | [`exchanging`] | [`Exchanging`]: a resource that keeps a block and returns another one |
 //! | [`executor`] | [`block_on`]: an executor for one future |
 //! | [`held_stream`] | [`HeldStream`]: a stream that waits until the test lets it go on |
 //! | [`fake`] | [`FakeHarness`](fake::FakeHarness): a device in host memory, no driver at all |
@@ -15,6 +16,7 @@
 //!
 //! For `tests/`, `examples/` and unpublished crates only: it panics where a test would.
 
+pub mod exchanging;
 pub mod executor;
 pub mod fake;
 pub mod fake_tool;
@@ -28,6 +30,7 @@ pub mod rig;
 pub mod scenarios;
 mod split_mix;
 
+pub use exchanging::Exchanging;
 pub use executor::{CountedWakes, block_on};
 pub use faults::{for_each_driver_call, for_each_driver_call_of_two};
 #[cfg(unix)]

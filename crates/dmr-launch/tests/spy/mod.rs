@@ -35,6 +35,15 @@ pub(crate) struct Spy {
     pub(crate) panics_in_finish: AtomicBool,
 }
 
+/// The payload of a panic whose drop panics, too.
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        std::panic::panic_any(Self);
+    }
+}
+
 /// A resource and streams for launches, on a rig.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -191,7 +200,9 @@ impl UseTracking for Spy {
 
     fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
         self.note(|| Call::Finish(tokens.len()));
-        assert!(!self.panics_in_finish.load(Ordering::Relaxed), "a resource that panics");
+        if self.panics_in_finish.load(Ordering::Relaxed) {
+            std::panic::panic_any(PanicsWhenDropped);
+        }
         if self.fails_finish.load(Ordering::Relaxed) {
             return Err(broken("cuEventRecord"));
         }

@@ -33,7 +33,7 @@ struct NotFreed {
 struct NotDeallocated {
     error: ResourceError,
     /// The block that upstream has returned instead of the one that it was given, and has kept.
-    other: Option<DeviceBlock>,
+    other: Option<Box<DeviceBlock>>,
 }
 
 impl From<ResourceError> for NotDeallocated {
@@ -57,7 +57,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     /// the block and returned another one.
     pub(super) fn release(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         self.try_release(&block).map_err(|NotDeallocated { error, other }| {
-            DeallocateError::new(error, other.unwrap_or(block))
+            DeallocateError::new(error, other.map_or(block, |other| *other))
         })
     }
 
@@ -209,7 +209,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
                 Err(refused) => {
                     let DeallocateError { error, block, .. } = *refused;
                     retired.exchanged_for = Some(block.generation());
-                    NotDeallocated { error, other: Some(block) }
+                    NotDeallocated { error, other: Some(Box::new(block)) }
                 }
             }
         })?;
