@@ -15,6 +15,7 @@ use support::gpu::{self, Gpu, code, fill};
 
 const UNSUPPORTED: Option<i32> = Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED as i32);
 const ISOLATION: Option<i32> = Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION as i32);
+const IMPLICIT: Option<i32> = Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT as i32);
 const CAPTURED_EVENT: Option<i32> = Some(CUresult::CUDA_ERROR_CAPTURED_EVENT as i32);
 
 const GLOBAL: Mode = Mode::CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -335,4 +336,19 @@ fn a_capturing_stream_that_waits_for_an_outside_event_ends_its_capture() {
     assert!(!end(a), "the wait has invalidated the capture");
     fill(outside.block, 1, 64, a).unwrap();
     gpu::sync(a).unwrap();
+}
+
+#[test]
+fn whether_the_default_stream_captures_is_refused_while_a_blocking_stream_does() {
+    let (_universe, _gpu) = device();
+    let (blocking, legacy) = (gpu::blocking_stream(), std::ptr::null_mut());
+    // SAFETY: the null handle is CUDA's default stream.
+    let is_capturing = || unsafe { result::stream::is_capturing(legacy) }.map(drop);
+    begin(blocking, GLOBAL);
+    assert_eq!(code(is_capturing()), IMPLICIT);
+    assert!(end(blocking), "the capture stays valid");
+    let other = gpu::stream();
+    begin(other, GLOBAL);
+    is_capturing().unwrap();
+    assert!(end(other));
 }

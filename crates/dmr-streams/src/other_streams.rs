@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::result::{self, DriverError};
-use cudarc::driver::sys::{self, CUevent_flags, CUevent_wait_flags, CUstreamCaptureStatus};
+use cudarc::driver::sys::{
+    self, CUevent_flags, CUevent_wait_flags, CUresult, CUstreamCaptureStatus,
+};
 use cudarc::driver::{CudaEvent, CudaStream, SyncOnDrop};
 use dmr_core::error::StreamProblem;
 use dmr_core::sync::lock;
@@ -333,7 +335,10 @@ impl Device {
         // SAFETY: the stream is alive while it is borrowed.
         match unsafe { result::stream::is_capturing(stream.cu_stream()) } {
             Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) => Ok(()),
-            Ok(_) => Err(ResourceError::stream_capturing(StreamId::UNISSUED)),
+            // The second: CUDA's default stream, while a blocking stream captures.
+            Ok(_) | Err(DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)) => {
+                Err(ResourceError::stream_capturing(StreamId::UNISSUED))
+            }
             Err(error) => Err(self.driver_error("cuStreamIsCapturing", error)),
         }
     }

@@ -10,7 +10,7 @@ use crate::abi::*;
 use crate::current_context::current_context;
 use crate::fork::refuse_in_child;
 use crate::handle::Kind;
-use crate::machine::{Capture, Machine, StreamKind};
+use crate::machine::{Capture, Machine, Stream, StreamKind};
 use crate::session::{Scope, Session, driver_call};
 
 chapter![
@@ -108,9 +108,13 @@ pub(super) unsafe extern "C" fn cuStreamEndCapture(stream: Handle, graph: *mut H
     })
 }
 
-/// The status and the number of the capture of a stream.
+/// The status and the number of the capture of a stream. Refused for the legacy stream while a blocking stream of its
+/// context captures, which goes on.
 fn capture_of(session: &mut Session<'_>, stream: Handle) -> Outcome<(c_int, c_ulonglong)> {
     let index = session.stream(stream)?;
+    if session.captures_implied(index).next().is_some() {
+        return Err(ERROR_STREAM_CAPTURE_IMPLICIT);
+    }
     Ok(match session.streams[index as usize].capture {
         None => (CAPTURE_NONE, 0),
         Some(Capture { invalidated: true, id, .. }) => (CAPTURE_INVALIDATED, id.into()),
@@ -275,14 +279,9 @@ unsafe fn update(
 
 pub(super) unsafe extern "C" fn cuStreamIsCapturing(stream: Handle, status: *mut c_int) -> Code {
     driver_call("cuStreamIsCapturing", Scope::Stream(stream), |session| {
-        let index = session.stream(stream)?;
-        let value = match session.streams[index as usize].capture {
-            None => CAPTURE_NONE,
-            Some(Capture { invalidated: true, .. }) => CAPTURE_INVALIDATED,
-            Some(_) => CAPTURE_ACTIVE,
-        };
+        let (known, _) = capture_of(session, stream)?;
         // SAFETY: the caller's pointer is null or writable.
-        unsafe { put(status, value) }
+        unsafe { put(status, known) }
     })
 }
 
@@ -316,19 +315,22 @@ impl Machine {
                 Ok(true)
             };
         }
-        let (legacy, context) = (this.kind == StreamKind::Legacy, this.context);
         let mut implicit = false;
-        for other in &mut self.streams {
-            if let Some(capture) = &mut other.capture
-                && legacy
-                && other.context == context
-                && other.kind == StreamKind::Blocking
-            {
-                capture.invalidated = true;
-                implicit = true;
-            }
+        for capture in self.captures_implied(stream) {
+            capture.invalidated = true;
+            implicit = true;
         }
         if implicit { Err(ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(false) }
+    }
+
+    /// Returns the captures of blocking streams of the same context, if the stream is the legacy one.
+    fn captures_implied(&mut self, stream: u32) -> impl Iterator<Item = &mut Capture> {
+        let this = &self.streams[stream as usize];
+        let (legacy, context) = (this.kind == StreamKind::Legacy, this.context);
+        let implied = move |other: &&mut Stream| {
+            legacy && other.context == context && other.kind == StreamKind::Blocking
+        };
+        self.streams.iter_mut().filter(implied).filter_map(|other| other.capture.as_mut())
     }
 
     /// Refuses a call that a capturing stream does not accept, and invalidates its capture.
