@@ -46,6 +46,7 @@ pub mod lease;
 mod lease_table;
 pub mod library;
 pub mod memory;
+mod multi_stream;
 mod names;
 pub mod ops;
 pub mod other_streams;

@@ -41,8 +41,8 @@ use crate::{BlockOwner, Device, StreamGuard, StreamPoolConfig, slices};
 ///
 /// The streams are values of cudarc, destroyed when the last `Arc` is gone: drop pool, leases and streams
 /// in any order. cudarc counts them: it is in multi-stream mode from the first pool on, and its own events
-/// order its `CudaSlice`s between these streams (unless they are disabled). When it enters that mode,
-/// cudarc synchronises the context: see [`new`](Self::new).
+/// order its `CudaSlice`s between these streams (unless they are disabled). See [`new`](Self::new) for how it
+/// enters that mode.
 pub struct StreamPool {
     id: StreamPoolId,
     device: Device,
@@ -71,12 +71,13 @@ pub(crate) const LIBRARY_STREAMS: usize = 9;
 impl StreamPool {
     /// Makes a pool and its default stream.
     ///
-    /// If cudarc has no stream of the context yet, it synchronises the context here, which ends every capture
-    /// of a stream of the context: make the first pool of a context before a capture begins.
+    /// Ends no capture. If the program has a context that cudarc has made no stream of yet, this waits for the work on
+    /// CUDA's default stream, because cudarc has recorded none of it.
     ///
     /// # Errors
     ///
-    /// [`Driver`](ResourceError::Driver); [`Capacity`](ResourceError::Capacity) if the process
+    /// [`StreamCapturing`](ResourceError::StreamCapturing) if this would have to wait for CUDA's default stream while
+    /// a blocking stream captures a graph; [`Driver`](ResourceError::Driver); [`Capacity`](ResourceError::Capacity) if the process
     /// has made 2²⁴ − 2 pools.
     pub fn new(device: Device, config: StreamPoolConfig) -> ResourceResult<Arc<Self>> {
         let max_streams = config.max_streams.clamp(1, StreamPoolConfig::MAX_STREAMS);
@@ -306,27 +307,14 @@ impl StreamPool {
         if slot > 0 {
             self.progress.announce_second_stream(self)?;
         }
-        let created = PoolStream { stream: self.new_stream(priority)?, priority };
+        let created = PoolStream { stream: self.device.new_stream(priority)?, priority };
         crate::names::name_stream(&created.stream, slot);
         Ok(self.slots[slot].set_own(created))
     }
 
     /// Creates a stream of the pool's priority that has no slot, for the caller.
     pub(crate) fn private_stream(&self) -> ResourceResult<Arc<CudaStream>> {
-        self.new_stream(self.priority)
-    }
-
-    fn new_stream(&self, priority: i32) -> ResourceResult<Arc<CudaStream>> {
-        self.device.bind()?;
-        let context = self.device.context();
-        // cudarc would return an error that an earlier call has left behind. It is put back afterwards,
-        // for the program.
-        let earlier = context.check_err();
-        let stream = context
-            .new_stream_with_priority(priority)
-            .map_err(|error| self.device.driver_error("cuStreamCreateWithPriority", error));
-        context.record_err(earlier);
-        stream
+        self.device.new_stream(self.priority)
     }
 
     #[inline]
