@@ -62,6 +62,9 @@ impl<T: Pod> DeviceBuffer<T> {
     /// Gives the buffer to cudarc, for good. The slice's stream waits for all uses of the buffer; cudarc orders later
     /// uses on other streams after that, and frees the memory.
     ///
+    /// The slice has the [length](Self::len) of the buffer. What the buffer has [room](Self::capacity) for beyond that stays
+    /// allocated, and cudarc frees it with the slice.
+    ///
     /// The memory must be an allocation of the driver: that of a buffer of the direct or the async backend, of one that
     /// was [adopted](Self::adopt), or was made with [`CudaSlices`] as its context. Budgets, logs, statistics and other
     /// layers around the backend count it as freed. The slice has the stream of the adopted slice, or the home stream of
@@ -79,16 +82,14 @@ impl<T: Pod> DeviceBuffer<T> {
     pub fn into_cuda_slice(mut self) -> Result<CudaSlice<T>, Box<GiveAwayError<T>>> {
         let slices = CudaSlices::of(&self.owner);
         let Some(block) = self.block.take() else {
-            let failed = |error| self.owner.streams.device().driver_error("cuMemAllocAsync", error);
             let empty = self
                 .owner
-                .streams
-                .resolve(self.home)
-                .and_then(|stream| stream.null().map_err(failed));
+                .home_for_slice(self.home)
+                .and_then(|home| self.owner.streams.device().empty_slice(home.stream()));
             return empty.map_err(|error| Box::new(GiveAwayError { error, buffer: self }));
         };
         // SAFETY: any bytes are a value of a `Pod`.
-        let given = match unsafe { slices.give_back(block) } {
+        let given = match unsafe { slices.give_back(block, self.len) } {
             Ok(slice) => Ok(slice),
             // The memory is another resource's.
             Err(refused) if matches!(refused.error, ResourceError::ForeignBlock { .. }) => {
@@ -167,14 +168,19 @@ impl Owner {
         block: &DeviceBlock,
         len: usize,
     ) -> ResourceResult<(StreamGuard<'_>, CudaSlice<T>)> {
-        let home = block.alloc_stream();
-        let HomeStream::Live(stream) = self.streams.enter_home(home)? else {
-            return Err(ResourceError::stream_misuse(home, StreamProblem::ReturnedLease));
-        };
-        stream.refuse_capture()?;
+        let stream = self.home_for_slice(block.alloc_stream())?;
         self.streams.device().bind()?;
         // SAFETY: the block has the elements; any bytes are a value of a `Pod`.
         let slice = unsafe { self.streams.device().slice_at(stream.stream(), block.ptr(), len) }?;
         Ok((stream, slice))
+    }
+
+    /// Returns a home stream as the stream of a slice, if it captures no graph.
+    fn home_for_slice(&self, home: StreamId) -> ResourceResult<StreamGuard<'_>> {
+        let HomeStream::Live(stream) = self.streams.enter_home(home)? else {
+            return Err(ResourceError::stream_misuse(home, StreamProblem::ReturnedLease));
+        };
+        stream.refuse_capture()?;
+        Ok(stream)
     }
 }

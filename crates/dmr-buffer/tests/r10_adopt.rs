@@ -131,16 +131,31 @@ fn buffers_of_no_elements_have_no_block_in_between() {
     ctx.assert_clean(rig);
 }
 
+/// Elements beyond the length were never written, or are not the buffer's any more.
 #[test]
-fn a_part_of_a_buffers_room_is_given_away_as_a_slice_of_its_elements() {
+fn a_slice_has_the_length_of_its_buffer_whatever_room_that_had() {
     let rig = Rig::new();
     let ctx = Context::tracked(&rig);
-    let home = rig.stream();
-    let mut x = DeviceBuffer::from_host(&ctx, &home, &[1u8, 2, 3]).unwrap();
-    x.truncate(2);
-    let slice = x.into_cuda_slice().unwrap();
-    assert_eq!(home.stream().clone_dtoh(&slice).unwrap(), [1, 2]);
-    drop((slice, home));
+    let (home, slices) = (rig.stream(), CudaSlices::of(&ctx));
+    let [elements, few] = [[7u32; 64].as_slice(), [7u32; 10].as_slice()];
+    let given_away = DeviceBuffer::from_host(&ctx, &home, elements).unwrap();
+    let slice = home.stream().clone_htod(elements).unwrap();
+    let adopted = DeviceBuffer::adopt(&ctx, &home, slice).unwrap();
+    let made = DeviceBuffer::from_host(&slices, &home, elements).unwrap();
+    let mut grown = DeviceBuffer::from_host(&slices, &home, few).unwrap();
+    grown.reserve(200, &home).unwrap();
+    let buffers =
+        [("given away", given_away), ("adopted", adopted), ("made", made), ("grown", grown)];
+    for (name, mut buffer) in buffers {
+        buffer.truncate(10);
+        assert!(buffer.capacity() > 10, "{name}");
+        let slice = buffer.into_cuda_slice().unwrap();
+        assert_eq!(home.stream().clone_dtoh(&slice).unwrap(), few, "{name}");
+    }
+    let mut none = DeviceBuffer::from_host(&slices, &home, few).unwrap();
+    none.truncate(0);
+    assert!(none.into_cuda_slice().unwrap().is_empty());
+    drop((slices, home));
     ctx.assert_clean(rig);
 }
 

@@ -141,3 +141,51 @@ fn no_driver_call_that_fails_loses_a_slice_or_its_order() {
     });
     assert!(failed >= 20, "{failed} calls were failed");
 }
+
+/// cudarc keeps errors in the `CudaContext` value of the stream, and a library may have one of its own.
+#[test]
+fn a_slice_of_another_context_value_keeps_its_last_write_through_a_refusal() {
+    for nth in 1..=3 {
+        let rig = lazy();
+        let ctx = Context::tracked(&rig);
+        let home = rig.stream();
+        let theirs = CudaContext::new(rig.ordinal()).unwrap();
+        let [own, writer] = [(); 2].map(|()| theirs.new_stream().unwrap());
+        let mut slice = own.alloc_zeros::<u8>(LEN).unwrap();
+        writer.memset_zeros(&mut slice).unwrap();
+        rig.universe().fail_nth("cuStreamWaitEvent", nth, 999);
+        let refused = DeviceBuffer::adopt(&ctx, &home, slice).unwrap_err();
+        assert!(matches!(refused.error, ResourceError::Driver { .. }), "wait {nth}: {refused}");
+        assert!(rig.device().context().check_err().is_ok(), "wait {nth}");
+        // cudarc frees it after the last write that it has recorded.
+        drop((refused, own, writer, theirs, home));
+        ctx.assert_clean(rig);
+    }
+}
+
+#[test]
+fn no_slice_of_another_context_value_is_given_back_without_its_last_write() {
+    let mut refusals = 0;
+    for nth in 1..=4 {
+        let rig = lazy();
+        let ctx = Context::tracked(&rig);
+        let home = rig.stream();
+        let theirs = CudaContext::new(rig.ordinal()).unwrap();
+        let [own, other] = [(); 2].map(|()| theirs.new_stream().unwrap());
+        let slice = own.alloc_zeros::<u8>(LEN).unwrap();
+        let mut buffer = DeviceBuffer::adopt(&ctx, &home, slice).unwrap();
+        buffer.fill(1, &home).unwrap();
+        rig.universe().fail_nth("cuEventRecord", nth, 999);
+        let given = buffer.into_cuda_slice().or_else(|refused| {
+            refusals += 1;
+            refused.buffer.into_cuda_slice()
+        });
+        rig.universe().clear_faults();
+        let mut slice = given.expect("only one record fails");
+        assert!(theirs.check_err().is_ok(), "record {nth}");
+        other.memset_zeros(&mut slice).unwrap();
+        drop((slice, own, other, theirs, home));
+        ctx.assert_clean(rig);
+    }
+    assert!(refusals > 0);
+}

@@ -1,6 +1,7 @@
 //! Slices of cudarc as blocks: adopted with their pending work, tracked, and given back.
 
 mod adopted;
+mod memory;
 mod resource;
 
 use std::fmt;
@@ -8,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUresult;
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DriverError};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut, DriverError};
 use dmr_core::{
     AllocTag, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult,
     StreamId,
@@ -17,6 +18,7 @@ use dmr_core::{
 use crate::{Device, DeviceContext, StreamPool};
 
 pub(crate) use adopted::Adopted;
+use memory::SliceMemory;
 use resource::Slices;
 
 /// The slices of cudarc that were adopted by a stream pool: a resource whose every block is a [`CudaSlice`].
@@ -75,24 +77,26 @@ impl CudaSlices {
     /// 256 bytes; [`StreamMisuse`](ResourceError::StreamMisuse) for a slice of another context;
     /// [`StreamCapturing`](ResourceError::StreamCapturing) if either stream captures a graph;
     /// [`Driver`](ResourceError::Driver).
-    pub fn adopt<T: 'static>(
+    pub fn adopt<T>(
         &self,
         mut slice: CudaSlice<T>,
         home: StreamId,
         tag: AllocTag,
     ) -> Result<DeviceBlock, Box<AdoptSliceError<T>>> {
         match self.streams.insert_slice(&mut slice, home) {
-            Ok(place) => Ok(self.streams.hold_slice(slice, place, tag)),
+            Ok(place) => Ok(self.streams.hold_slice(SliceMemory::of(slice), place, tag)),
             Err(error) => Err(AdoptSliceError::new(error, slice)),
         }
     }
 
-    /// Gives a block's slice back, whose stream waits for all uses of the block, and for the work on the home
-    /// stream. cudarc orders its later uses on other streams after that.
+    /// Gives a block back as a slice of its first `len` elements, whose stream waits for all uses of the block, and for
+    /// the work on the home stream. cudarc orders its later uses on other streams after that. The slice owns all memory
+    /// of the block, whatever its length.
     ///
     /// # Errors
     ///
-    /// The block is in the error, and is as it was. [`ForeignBlock`](ResourceError::ForeignBlock) for a block of another
+    /// The block is in the error, and is as it was. [`OutOfBounds`](ResourceError::OutOfBounds) for more elements than
+    /// the block has bytes for; [`ForeignBlock`](ResourceError::ForeignBlock) for a block of another
     /// resource; [`WindowConflict`](ResourceError::WindowConflict) if a launch that uses it is prepared;
     /// [`StreamCapturing`](ResourceError::StreamCapturing); [`Driver`](ResourceError::Driver).
     ///
@@ -102,9 +106,10 @@ impl CudaSlices {
     pub unsafe fn give_back<T>(
         &self,
         block: DeviceBlock,
+        len: usize,
     ) -> Result<CudaSlice<T>, Box<DeallocateError>> {
         // SAFETY: the caller's obligation.
-        match unsafe { self.streams.give_slice_back(&block) } {
+        match unsafe { self.streams.give_slice_back(&block, len) } {
             Ok(slice) => Ok(slice),
             Err(error) => Err(DeallocateError::new(error, block)),
         }
@@ -129,12 +134,13 @@ impl Device {
         ptr: u64,
         len: usize,
     ) -> ResourceResult<CudaSlice<T>> {
-        let earlier = self.context().check_err();
+        let context = stream.context();
+        let earlier = context.check_err();
         let failed = |error| self.driver_error("cuEventCreate", error);
         // cudarc panics where it cannot create an event.
         // SAFETY: the caller's obligation.
         let make = || unsafe { stream.upgrade_device_ptr::<T>(ptr, len) };
-        let made = stream.context().new_event(None).map_err(failed).and_then(|_| {
+        let made = context.new_event(None).map_err(failed).and_then(|_| {
             let unknown = DriverError(CUresult::CUDA_ERROR_UNKNOWN);
             catch_unwind(AssertUnwindSafe(make)).map_err(|_| failed(unknown))
         });
@@ -145,8 +151,22 @@ impl Device {
                 Err(error)
             }
         });
-        self.context().record_err(earlier);
+        context.record_err(earlier);
         made
+    }
+
+    /// Makes a slice of cudarc on `stream` that has no elements.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver).
+    pub fn empty_slice<T>(&self, stream: &Arc<CudaStream>) -> ResourceResult<CudaSlice<T>> {
+        let context = stream.context();
+        // cudarc would return an error that an earlier call has left behind.
+        let earlier = context.check_err();
+        let made = self.relaxed(|_| Ok(stream.null()));
+        context.record_err(earlier);
+        made?.map_err(|error| self.driver_error("cuMemAllocAsync", error))
     }
 
     /// Makes the work of `stream` so far the last write of a slice, as cudarc records it.
@@ -159,12 +179,19 @@ impl Device {
         slice: &mut CudaSlice<T>,
         stream: &CudaStream,
     ) -> ResourceResult<()> {
-        let earlier = self.context().check_err();
-        drop(slice.device_ptr_mut(stream));
-        let recorded = self.context().check_err();
-        self.context().record_err(earlier);
-        recorded.map_err(|error| self.driver_error("cuEventRecord", error))
+        checked(stream.context(), || drop(slice.device_ptr_mut(stream)))
+            .map_err(|error| self.driver_error("cuEventRecord", error))
     }
+}
+
+/// Makes calls of cudarc that keep their errors in `context`, that of the stream that they use, and returns such an error.
+/// An earlier one is put back, for the program: cudarc would not make the calls, and would return it instead.
+fn checked<T>(context: &CudaContext, calls: impl FnOnce() -> T) -> Result<T, DriverError> {
+    let earlier = context.check_err();
+    let returned = calls();
+    let outcome = context.check_err();
+    context.record_err(earlier);
+    outcome.map(|()| returned)
 }
 
 impl DeviceContext for CudaSlices {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use dmr::DeviceRuntimeBuilder;
 use dmr::dmr_core::{Access, BlockUse};
 use dmr::prelude::*;
+use dmr_streams::CudaSlices;
 use dmr_testkit::Rig;
 
 const ILLEGAL_ADDRESS: i32 = 700;
@@ -106,4 +107,30 @@ fn a_reap_of_pinned_memory_is_no_error_and_calls_the_driver_no_more() {
     assert_eq!(streams.trim_pinned(0), Ok(0));
     assert_eq!(streams.pinned_usage().outstanding(), 0);
     assert_eq!(rig.universe().calls().total(), 0, "{:?}", rig.universe().calls());
+}
+
+#[test]
+fn blocks_of_slices_are_taken_back_without_a_driver_call() {
+    let rig = Rig::simulated();
+    let runtime = DeviceRuntime::builder(rig.ordinal()).with_streams(Arc::clone(rig.streams()));
+    let runtime = runtime.backend(Backend::Async).build().unwrap();
+    let (slices, home) = (CudaSlices::of(&runtime), rig.stream());
+    let context = rig.device().context();
+    // The streams end with their slices.
+    let [live, retired] = [(); 2].map(|()| {
+        let slice = context.new_stream().unwrap().alloc_zeros::<u8>(BYTES).unwrap();
+        slices.adopt(slice, home.id(), TAG).unwrap()
+    });
+    let made = slices.resource().allocate(BYTES, home.id(), TAG).unwrap();
+    let window = [BlockUse::new(retired.id(), Access::Write)];
+    let open = slices.resource().prepare_uses(&window, home.id()).unwrap();
+    slices.resource().deallocate(retired).unwrap();
+    lose(&rig);
+    slices.resource().deallocate(live).unwrap();
+    slices.resource().deallocate(made).unwrap();
+    slices.resource().reap_pending().unwrap();
+    assert_eq!(slices.resource().usage().outstanding(), 0);
+    assert_eq!(rig.universe().calls().total(), 0, "{:?}", rig.universe().calls());
+    assert!(context.check_err().is_ok(), "cudarc keeps no error for other users of the context");
+    let _ = slices.resource().cancel_uses(open);
 }

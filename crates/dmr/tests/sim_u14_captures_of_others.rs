@@ -10,6 +10,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode as Mode}
 use dmr::DeviceRuntimeBuilder;
 use dmr::prelude::*;
 use dmr_core::{Access, BlockUse, DeviceOps};
+use dmr_streams::CudaSlices;
 use dmr_testkit::Rig;
 
 const BYTES: usize = 1 << 20;
@@ -57,6 +58,11 @@ impl Stage {
 
     fn free(&self, block: DeviceBlock) {
         self.runtime.resource().deallocate(block).unwrap();
+    }
+
+    /// Makes calls of cudarc that end captures unless their thread is relaxed.
+    fn as_cudarc<T>(&self, calls: impl FnOnce() -> T) -> T {
+        self.rig.device().relaxed(|_| Ok(calls())).unwrap()
     }
 
     fn end(self) {
@@ -159,6 +165,26 @@ const STEPS: &[(&str, Step)] = &[
         let runtime = builder.with_streams(Arc::clone(stage.rig.streams())).build().unwrap();
         let block = runtime.resource().allocate(BYTES, stage.home.id(), TAG).unwrap();
         runtime.resource().deallocate(block).unwrap();
+    }),
+    ("slices of cudarc", |stage| {
+        let (gpu, home) = (&stage.runtime, stage.home.id());
+        let own = stage.rig.device().context().new_stream().unwrap();
+        let slice = || stage.as_cudarc(|| own.clone_htod(&[1u8; 64]).unwrap());
+        drop(DeviceBuffer::adopt(gpu, home, slice()).unwrap());
+        let given = DeviceBuffer::adopt(gpu, home, slice()).unwrap().into_cuda_slice().unwrap();
+        stage.as_cudarc(|| drop(given));
+        drop(DeviceBuffer::<u8>::zeroed(&CudaSlices::of(gpu), home, 64).unwrap());
+        let none = DeviceBuffer::<u8>::uninit(gpu, home, 0).unwrap();
+        let none = none.into_cuda_slice().unwrap();
+        stage.as_cudarc(|| drop(none));
+    }),
+    ("a runtime with streams of its own begins and ends", |stage| {
+        for (_, choose) in BACKENDS {
+            let runtime = choose(DeviceRuntime::builder(stage.rig.ordinal())).build().unwrap();
+            let home = runtime.streams().acquire().unwrap();
+            drop(DeviceBuffer::<u8>::zeroed(&runtime, &home, 64).unwrap());
+            runtime.shutdown().unwrap();
+        }
     }),
 ];
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut};
 use dmr_core::error::StreamProblem;
 use dmr_core::size::BLOCK_ALIGNMENT;
@@ -15,7 +16,10 @@ use dmr_core::{
 
 use crate::event::DriverEvent;
 use crate::uses::{BlocksInUse, Dependencies, Patience, Released};
-use crate::{BlockOwner, StreamPool};
+use crate::{BlockOwner, StreamGuard, StreamPool};
+
+use super::checked;
+use super::memory::SliceMemory;
 
 /// The adopted slices of a stream pool.
 pub(crate) struct Adopted {
@@ -29,38 +33,14 @@ pub(crate) struct Adopted {
 #[derive(Default)]
 struct Held {
     /// By generation.
-    slices: HashMap<u64, HeldSlice>,
+    slices: HashMap<u64, SliceMemory>,
     /// Retired blocks whose last window has closed, and whose slices could not be freed.
     not_freed: Vec<BlockId>,
     usage: Usage,
 }
 
-struct HeldSlice {
-    slice: Box<dyn AnySlice>,
-    bytes: u64,
-}
-
-/// A slice of any element type.
-trait AnySlice: Send {
-    fn stream(&self) -> &Arc<CudaStream>;
-
-    /// Drops the slice and does not free its memory.
-    fn leak(self: Box<Self>);
-}
-
-impl<T: 'static> AnySlice for CudaSlice<T> {
-    fn stream(&self) -> &Arc<CudaStream> {
-        CudaSlice::stream(self)
-    }
-
-    fn leak(self: Box<Self>) {
-        CudaSlice::leak(*self);
-    }
-}
-
 /// A slice's place in the use table.
 pub(super) struct Place {
-    ptr: u64,
     home: StreamId,
     generation: Generation,
     slot: BlockSlot,
@@ -87,12 +67,12 @@ impl Adopted {
     }
 
     /// Removes a slice, so that no lock is held while the driver is called.
-    fn take(&self, block: BlockId) -> ResourceResult<HeldSlice> {
+    fn take(&self, block: BlockId) -> ResourceResult<SliceMemory> {
         let taken = self.held().slices.remove(&block.generation().get());
         taken.ok_or_else(|| ResourceError::use_after_free(block.generation()))
     }
 
-    fn put_back(&self, block: BlockId, slice: HeldSlice) {
+    fn put_back(&self, block: BlockId, slice: SliceMemory) {
         self.held().slices.insert(block.generation().get(), slice);
     }
 
@@ -139,39 +119,82 @@ impl StreamPool {
             device.refuse_capture_of(&own)?;
             event.make_wait(&home)?;
         }
-        // Waits for cudarc's events of the last read and write. cudarc keeps the error of that, and does not wait
-        // while it keeps another one.
-        let earlier = device.context().check_err();
-        let (ptr, recorded) = slice.device_ptr_mut(home.stream());
-        drop(recorded);
-        let waited = device.context().check_err();
-        device.context().record_err(earlier);
-        waited.map_err(|error| device.driver_error("cuStreamWaitEvent", error))?;
+        // Waits for cudarc's events of the last read and write.
+        let waited = checked(home.stream().context(), || {
+            let (ptr, recorded) = slice.device_ptr_mut(home.stream());
+            // A record is of a write that comes next, and none does: the slice keeps its last write.
+            mem::forget(recorded);
+            ptr
+        });
+        let ptr = waited.map_err(|error| device.driver_error("cuStreamWaitEvent", error))?;
         if !ptr.is_multiple_of(BLOCK_ALIGNMENT as u64) {
             return Err(ResourceError::not_granular(ptr as usize, BLOCK_ALIGNMENT as u64));
         }
         let generation = Generation::next();
         let slot = self.uses().insert(&self.adopted_slices().owner, generation, &home, 0)?;
-        Ok(Place { ptr, home: home.id(), generation, slot })
+        Ok(Place { home: home.id(), generation, slot })
     }
 
-    /// Makes the block of a slice that is in the use table.
-    pub(super) fn hold_slice<T: 'static>(
+    /// Allocates memory as cudarc does for a slice of `home`, and puts it into the use table.
+    pub(super) fn allocate_slice(
         &self,
-        slice: CudaSlice<T>,
+        bytes: usize,
+        home: &StreamGuard<'_>,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        // First, because it may fail.
+        let slot = self.uses().reserve(&self.adopted_slices().owner, 0, home.id())?;
+        let memory = match self.allocate_on(bytes, home) {
+            Ok(memory) => memory,
+            Err(error) => {
+                self.uses().vacate(slot);
+                return Err(error);
+            }
+        };
+        let generation = Generation::next();
+        // The slot is of the use table of these streams.
+        let slot = home.occupy(slot, generation).unwrap_or(BlockSlot::NONE);
+        Ok(self.hold_slice(memory, Place { home: home.id(), generation, slot }, tag))
+    }
+
+    fn allocate_on(&self, bytes: usize, home: &StreamGuard<'_>) -> ResourceResult<SliceMemory> {
+        let device = self.device();
+        let allocated = SliceMemory::allocate(device, bytes, home.stream())?;
+        let memory = allocated.map_err(|error| match error.0 {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                let memory = device.memory_info().unwrap_or_default();
+                let usage = self.adopted_slices().usage();
+                ResourceError::out_of_memory(bytes, device.ordinal(), memory, &usage)
+            }
+            _ => device.driver_error("cuMemAllocAsync", error),
+        })?;
+        // The graph of a capture that has begun meanwhile may have the memory, and may free it then. Memory that is older
+        // than the capture cannot be freed in it, and is not the graph's.
+        if let Err(refusal) = home.refuse_capture()
+            // SAFETY: just allocated, and used by no work.
+            && unsafe { memory.free(device) }.is_ok()
+        {
+            return Err(refusal);
+        }
+        Ok(memory)
+    }
+
+    /// Makes the block of memory that is in the use table.
+    pub(super) fn hold_slice(
+        &self,
+        memory: SliceMemory,
         place: Place,
         tag: AllocTag,
     ) -> DeviceBlock {
-        let Place { ptr, home, generation, slot } = place;
-        let bytes = slice.num_bytes();
+        let Place { home, generation, slot } = place;
+        let (ptr, bytes) = (memory.ptr, memory.bytes as usize);
         let mut held = self.adopted_slices().held();
-        held.usage.live += bytes as u64;
-        held.usage.reserved += bytes as u64;
-        held.usage.total_allocated += bytes as u64;
-        let slice = HeldSlice { slice: Box::new(slice), bytes: bytes as u64 };
-        held.slices.insert(generation.get(), slice);
-        // SAFETY: the slice has these bytes, which stay allocated until it is dropped, and that takes the block. The
-        // generation is new.
+        held.usage.live += memory.bytes;
+        held.usage.reserved += memory.bytes;
+        held.usage.total_allocated += memory.bytes;
+        held.slices.insert(generation.get(), memory);
+        // SAFETY: the memory has these bytes, which stay allocated until the block is taken: what is held here is freed or
+        // given away only then. The generation is new.
         let block = unsafe {
             DeviceBlock::from_parts(BlockParts {
                 ptr,
@@ -191,7 +214,8 @@ impl StreamPool {
         block
     }
 
-    /// Takes a block out of the use table and returns its slice, whose stream comes after all uses.
+    /// Takes a block out of the use table and returns a slice of its first `len` elements, whose stream comes after all
+    /// uses.
     ///
     /// # Safety
     ///
@@ -199,11 +223,16 @@ impl StreamPool {
     pub(super) unsafe fn give_slice_back<T>(
         &self,
         block: &DeviceBlock,
+        len: usize,
     ) -> ResourceResult<CudaSlice<T>> {
         let (adopted, id) = (self.adopted_slices(), block.id());
         self.refuse_part_of_slice(block)?;
         if self.uses().payload(&adopted.owner, id).is_none() {
             return Err(ResourceError::foreign_block(block, self.device().ordinal()));
+        }
+        let bytes = len.saturating_mul(size_of::<T>());
+        if bytes > block.bytes() {
+            return Err(ResourceError::out_of_bounds(block, 0, bytes));
         }
         let home = id.alloc_stream();
         let mut after = Dependencies::default();
@@ -225,11 +254,9 @@ impl StreamPool {
                 return Err(error);
             }
         };
-        let own = held.slice.stream();
-        let len = block.bytes() / size_of::<T>().max(1);
-        // SAFETY: the bytes of the slice, which frees nothing once this one owns them; the caller's obligation.
-        let make = |()| unsafe { self.device().slice_at::<T>(own, block.ptr(), len) };
-        let given = match self.order_stream_after(own, &after).and_then(make) {
+        // SAFETY: the block has the elements; the slice owns them once this has forgotten them; the caller's obligation.
+        let make = |()| unsafe { self.device().slice_at::<T>(&held.stream, held.ptr, len) };
+        let given = match self.order_stream_after(&held.stream, &after).and_then(make) {
             Ok(given) => given,
             Err(error) => {
                 adopted.put_back(id, held);
@@ -239,7 +266,6 @@ impl StreamPool {
         };
         self.uses().vacate(slot);
         adopted.count_freed(held.bytes, false);
-        held.slice.leak();
         self.device().report_given_away(id);
         Ok(given)
     }
@@ -311,16 +337,23 @@ impl StreamPool {
         let (adopted, home) = (self.adopted_slices(), id.alloc_stream());
         after.add(home, self.uses().submitted(home));
         let held = adopted.take(id)?;
-        let ordered = self.order_stream_after(held.slice.stream(), &after);
-        if let Err(error) = ordered
-            && !self.device().is_lost()
-        {
-            adopted.put_back(id, held);
-            return Err(error);
+        let freed = match self.device().is_lost() {
+            true => Ok(()),
+            // SAFETY: no window uses it, and its stream comes after all uses; what is put back was not freed.
+            false => self
+                .order_stream_after(&held.stream, &after)
+                .and_then(|()| unsafe { held.free(self.device()) }),
+        };
+        let bytes = held.bytes;
+        match (freed, self.device().is_lost()) {
+            // Dropping the stream would make driver calls.
+            (_, true) => mem::forget(held),
+            (Ok(()), false) => drop(held),
+            (Err(error), false) => {
+                adopted.put_back(id, held);
+                return Err(error);
+            }
         }
-        let HeldSlice { slice, bytes } = held;
-        // cudarc frees it on its stream.
-        drop(slice);
         adopted.count_freed(bytes, was_retired);
         Ok(bytes)
     }

@@ -3,16 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cudarc::driver::CudaSlice;
-use cudarc::driver::sys::CUresult;
 use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
 use dmr_core::{
     AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
     ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens, UseTracking,
 };
 
+use crate::StreamPool;
 use crate::uses::Patience;
-use crate::{StreamGuard, StreamPool};
 
 /// The adopted slices of a stream pool.
 pub(super) struct Slices {
@@ -22,23 +20,6 @@ pub(super) struct Slices {
 impl Slices {
     pub(super) fn new(streams: Arc<StreamPool>) -> Self {
         Self { streams }
-    }
-
-    /// Has cudarc allocate bytes on a stream.
-    fn allocate_slice(&self, bytes: usize, on: &StreamGuard<'_>) -> ResourceResult<CudaSlice<u8>> {
-        let (device, context) = (self.streams.device(), self.streams.device().context());
-        // cudarc would return an error that an earlier call has left behind. It is put back for the program.
-        let earlier = context.check_err();
-        // SAFETY: any bytes are a value of a `u8`.
-        let allocated = device.relaxed(|_| Ok(unsafe { on.stream().alloc::<u8>(bytes) }));
-        context.record_err(earlier);
-        allocated?.map_err(|error| match error.0 {
-            CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                let memory = device.memory_info().unwrap_or_default();
-                ResourceError::out_of_memory(bytes, device.ordinal(), memory, &self.usage())
-            }
-            _ => device.driver_error("cuMemAllocAsync", error),
-        })
     }
 }
 
@@ -58,9 +39,7 @@ impl DeviceMemoryResource for Slices {
         stream.refuse_capture()?;
         // What cannot be freed stays retired: this may be allocated all the same.
         let _ = self.streams.settle_slices(Patience::Poll);
-        let mut slice = self.allocate_slice(bytes, &stream)?;
-        let place = self.streams.insert_slice(&mut slice, stream.id())?;
-        Ok(self.streams.hold_slice(slice, place, tag))
+        self.streams.allocate_slice(bytes, &stream, tag)
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
