@@ -99,6 +99,9 @@ fn the_work_of_the_next_stream_comes_after_that_of_the_retired_one() {
     let adopted = adopt(&rig, &stream).unwrap();
     let at_home = resource.allocate(BYTES, adopted.id(), TAG).unwrap();
     let used = resource.allocate(BYTES, StreamId::DEFAULT, TAG).unwrap();
+    // The driver loads kernels at their first launch, which would wait for a held stream.
+    write(&rig, &resource, &used, adopted.id());
+    check(&rig, &resource, &used, adopted.id());
     let held = HeldStream::hold(rig.streams(), &adopted);
     write(&rig, &resource, &used, adopted.id());
     // On its home stream work needs no recording.
