@@ -9,6 +9,8 @@ pub use crate::peer::PeerProblem;
 pub use crate::shortage::{Holder, Limit, PoolShortage, ProcessHolder, SharedShortage};
 pub use problems::{SizeProblem, StreamProblem};
 
+use std::sync::Arc;
+
 use crate::shortage::{Held, Named, Pooled, SharedBy, advice, lack};
 use crate::size::human_bytes;
 use crate::{Access, AllocTag, DeviceBlock, Generation, StreamId};
@@ -325,7 +327,8 @@ pub enum ResourceError {
     /// The device is lost, after a sticky driver error: no call of this process can use it again.
     #[non_exhaustive]
     #[error(
-        "device {device_ordinal} is lost: {call} returned {code}; restart the process to use it again"
+        "device {device_ordinal} is lost: {call} returned {code}; restart the process to use it again{}",
+        messages::of_finding(.finding.as_deref())
     )]
     DeviceLost {
         /// CUDA device ordinal.
@@ -334,6 +337,9 @@ pub enum ResourceError {
         call: &'static str,
         /// The `CUresult`.
         code: i32,
+        /// The finding of the simulated driver about the work by which the device was lost; `None` with NVIDIA's
+        /// driver.
+        finding: Option<Arc<str>>,
     },
 
     /// This process is a forked child of the one that opened the device, and CUDA does not survive a fork.

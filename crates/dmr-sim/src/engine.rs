@@ -223,7 +223,7 @@ impl Machine {
         let moving = |bytes: u64| 1_000 + bytes / 3_000;
         if self.faults(epoch.stream, &action) {
             let device = self.streams[epoch.stream as usize].device;
-            self.devices[device].lost.get_or_insert(ERROR_ILLEGAL_ADDRESS);
+            self.devices[device].lose(ERROR_ILLEGAL_ADDRESS, epoch);
             if let Action::WaitWord { .. } = action {
                 self.wait_ended(epoch);
             }
@@ -357,7 +357,7 @@ impl Machine {
         let (mut recording, fault) = memory.into_recording();
         recording.panicked = panicked;
         if let Some(code) = fault {
-            self.devices[device].lost.get_or_insert(code);
+            self.devices[device].lose(code, epoch);
         }
         let nanoseconds = recording.nanoseconds;
         self.launch_recorded(ticket, recording);

@@ -121,6 +121,17 @@ pub(crate) struct Device {
     pub(crate) graphs: GraphUsage,
     /// The sticky error that every later call returns.
     pub(crate) lost: Option<Code>,
+    /// The operation whose fault that was.
+    pub(crate) lost_by: Option<Epoch>,
+}
+
+impl Device {
+    /// Makes the device lost by the fault of an operation, unless it is lost.
+    pub(crate) fn lose(&mut self, code: Code, by: Epoch) {
+        if self.lost.is_none() {
+            (self.lost, self.lost_by) = (Some(code), Some(by));
+        }
+    }
 }
 
 pub(crate) struct Context {
@@ -198,6 +209,7 @@ impl Machine {
             retained: 0,
             graphs: GraphUsage::default(),
             lost: None,
+            lost_by: None,
         };
         Self {
             random: fastrand::Rng::with_seed(config.seed),

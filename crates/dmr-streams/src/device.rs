@@ -39,11 +39,19 @@ struct Inner {
     simulated: Option<Arc<SimulatedDriver>>,
 }
 
-#[derive(Clone, Copy)]
 struct StickyError {
     /// The driver's function.
     call: &'static str,
     code: i32,
+    /// The finding of the simulated driver that explains it.
+    finding: Option<Arc<str>>,
+}
+
+impl StickyError {
+    #[cold]
+    fn lost(&self, ordinal: usize) -> ResourceError {
+        ResourceError::device_lost_by(ordinal, self.call, self.code, self.finding.clone())
+    }
 }
 
 impl Device {
@@ -176,9 +184,7 @@ impl Device {
     pub fn check(&self) -> ResourceResult<()> {
         self.refuse_fork()?;
         match self.inner.lost.get() {
-            Some(&StickyError { call, code }) => {
-                Err(ResourceError::device_lost(self.ordinal(), call, code))
-            }
+            Some(sticky) => Err(sticky.lost(self.ordinal())),
             None => Ok(()),
         }
     }
@@ -260,9 +266,12 @@ impl Device {
         }
         let code = code(error);
         if is_sticky(code) {
-            let first = self.inner.lost.get_or_init(|| StickyError { call, code });
-            let StickyError { call, code } = *first;
-            return ResourceError::device_lost(self.ordinal(), call, code);
+            let first = self.inner.lost.get_or_init(|| {
+                let simulated = self.simulated();
+                let finding = simulated.and_then(|driver| driver.finding_of_loss(self.ordinal()));
+                StickyError { call, code, finding }
+            });
+            return first.lost(self.ordinal());
         }
         ResourceError::driver(call, code, library::error_name(code), self.ordinal())
     }

@@ -35,6 +35,9 @@ pub(crate) struct SimulatedDriver {
     declaration_begun:
         unsafe extern "C" fn(u32, CUstream, *const DeclaredUse, usize, *mut u64) -> c_int,
     declaration_ended: unsafe extern "C" fn(u32, u64) -> c_int,
+    /// `None` in a simulated driver of an older version.
+    finding_of_loss:
+        Option<unsafe extern "C" fn(u32, c_int, *mut c_char, usize, *mut usize) -> c_int>,
 }
 
 /// `true` once a device of this process is simulated.
@@ -42,6 +45,9 @@ static IS_SIMULATED: AtomicBool = AtomicBool::new(false);
 
 /// In place of a stream, for the driver: all streams.
 const ALL_STREAMS: CUstream = std::ptr::without_provenance_mut(usize::MAX);
+
+/// The most bytes of a finding in an error. The universe keeps the whole.
+const MAX_FINDING: usize = 4096;
 
 /// A use as the driver takes it: an address in the block, the block's number, the first address and the one behind
 /// the last (0 and `u64::MAX` for the whole block), and 1 for each kind of access.
@@ -77,10 +83,25 @@ impl SimulatedDriver {
                 block_given_away: optional("dmrSimBlockGivenAway")?,
                 declaration_begun: optional("dmrSimDeclarationBegun")?,
                 declaration_ended: optional("dmrSimDeclarationEnded")?,
+                finding_of_loss: optional("dmrSimFindingOfLoss"),
             };
             IS_SIMULATED.store(true, Ordering::Relaxed);
             Some(Arc::new(found))
         }
+    }
+
+    /// Returns the finding about the work by which a device was lost.
+    #[cold]
+    pub(crate) fn finding_of_loss(&self, ordinal: usize) -> Option<Arc<str>> {
+        let (function, ordinal) = (self.finding_of_loss?, c_int::try_from(ordinal).ok()?);
+        let mut text = vec![0; MAX_FINDING];
+        let mut len = 0;
+        // SAFETY: the text can be written up to its length, and the length, during the call.
+        let code = unsafe {
+            function(self.universe, ordinal, text.as_mut_ptr().cast(), text.len(), &mut len)
+        };
+        let written = text.get(..len).filter(|text| code == 0 && !text.is_empty())?;
+        Some(String::from_utf8_lossy(written).into())
     }
 
     /// Reports a block that is an allocation of the driver.

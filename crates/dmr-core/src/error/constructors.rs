@@ -1,5 +1,7 @@
 //! The functions that make errors, and those that add what an outer layer has to report.
 
+use std::sync::Arc;
+
 use super::{
     Holder, Limit, PeerProblem, PoolShortage, ResourceError, SharedShortage, SizeProblem,
     StreamProblem,
@@ -251,7 +253,18 @@ impl ResourceError {
     /// Makes a [`DeviceLost`](Self::DeviceLost).
     #[must_use]
     pub const fn device_lost(device_ordinal: usize, call: &'static str, code: i32) -> Self {
-        Self::DeviceLost { device_ordinal, call, code }
+        Self::DeviceLost { device_ordinal, call, code, finding: None }
+    }
+
+    /// Makes a [`DeviceLost`](Self::DeviceLost), with the finding of the simulated driver if it has one.
+    #[must_use]
+    pub const fn device_lost_by(
+        device_ordinal: usize,
+        call: &'static str,
+        code: i32,
+        finding: Option<Arc<str>>,
+    ) -> Self {
+        Self::DeviceLost { device_ordinal, call, code, finding }
     }
 
     /// Makes a [`ForkedProcess`](Self::ForkedProcess).

@@ -15,6 +15,13 @@ pub(super) fn advice(code: i32) -> &'static str {
     }
 }
 
+/// Returns the end of the message about a lost device: the finding of the simulated driver, if it has one.
+pub(super) fn of_finding(finding: Option<&str>) -> String {
+    finding.map_or_else(String::new, |finding| {
+        format!("\nthe finding of the simulated driver: {finding}")
+    })
+}
+
 /// Returns the advice for a use of a block on a stream of another stream pool.
 pub(super) fn other_pool(block_device: usize, stream_device: usize) -> &'static str {
     if block_device == stream_device {

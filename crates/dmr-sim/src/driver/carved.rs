@@ -24,6 +24,7 @@ chapter![
     dmrSimBlockGivenAway,
     dmrSimDeclarationBegun,
     dmrSimDeclarationEnded,
+    dmrSimFindingOfLoss,
 ];
 
 /// Returns the id of the universe of a CUDA ordinal, for the other functions. An ordinal can become
@@ -113,6 +114,27 @@ extern "C" fn dmrSimDeclarationEnded(universe: u32, id: u64) -> Code {
     tell(universe, |session| session.end_declaration(id))
 }
 
+/// Writes the findings about the work by which a device was lost to `text`, as UTF-8, and the number of bytes
+/// written to `len`: at most `capacity`, and 0 without a finding. The program has not read them by that.
+unsafe extern "C" fn dmrSimFindingOfLoss(
+    universe: u32,
+    device: c_int,
+    text: *mut c_char,
+    capacity: usize,
+    len: *mut usize,
+) -> Code {
+    tell(universe, |session| {
+        let found = session.findings_of_loss(device);
+        let bytes = found.len().min(capacity);
+        if !text.is_null() {
+            // SAFETY: `capacity` bytes can be written there, as the caller promises.
+            unsafe { text.cast::<u8>().copy_from_nonoverlapping(found.as_ptr(), bytes) };
+            // SAFETY: null or writable, as the caller promises.
+            let _ = unsafe { put(len, bytes) };
+        }
+    })
+}
+
 /// Returns a text of a caller.
 ///
 /// # Safety
@@ -176,6 +198,18 @@ impl Session<'_> {
         let tag = (!tag.is_empty()).then(|| tag.into());
         let owned = OwnedBlock { block, start: ptr, end: ptr.saturating_add(bytes), tag };
         self.check(move |machine| machine.shadow.block_allocated(owned));
+    }
+
+    /// Returns the findings about the work by which a device was lost, one a line; none if a test has lost it.
+    fn findings_of_loss(&mut self, device: CUdevice) -> String {
+        self.run_checks();
+        let Ok(device) = self.device_index(device) else { return String::new() };
+        let Some(epoch) = self.devices[device].lost_by else { return String::new() };
+        let (stream, op) = (Some(epoch.stream), epoch.seq);
+        let found = self.findings.verdict.reports.iter().filter(|report| {
+            (report.second.stream, report.second.op) == (stream, op) && !report.kind.is_race()
+        });
+        found.map(ToString::to_string).collect::<Vec<_>>().join("\n")
     }
 
     /// Removes a region of a pool.

@@ -107,6 +107,7 @@ extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> Code {
         let Some(primary) = session.devices[index].primary.take() else { return Ok(()) };
         end(session, primary);
         session.devices[index].lost = None;
+        session.devices[index].lost_by = None;
         free_all(session, index)
     })
 }
