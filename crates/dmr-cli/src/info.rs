@@ -32,7 +32,7 @@ const VARIABLES: [(&str, &str); 4] = [
     (DRIVER_VARIABLE, "sim or cuda: which driver"),
     (Backend::VARIABLE, "where memory comes from"),
     (SharedLimitConfig::VARIABLE, "the directory of limits that processes share"),
-    ("DMR_SIM_BACKTRACE", "1: simulated findings name source lines"),
+    ("DMR_SIM_BACKTRACE", "1 or full: simulated findings name source lines"),
 ];
 
 /// Asks the driver and reports.

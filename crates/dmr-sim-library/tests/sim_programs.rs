@@ -44,7 +44,7 @@ fn run(mut command: Command, folder: &Path) -> Output {
 fn has_a_race(output: &Output) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(66), "{text}");
-    assert_eq!(text.matches("dmr-sim: 1 findings").count(), 1, "{text}");
+    assert_eq!(text.matches("dmr-sim: 1 finding\n").count(), 1, "{text}");
     assert!(text.contains("read-after-write race") && text.contains("64 bytes"), "{text}");
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("read "), "{output:?}");
 }

@@ -24,7 +24,7 @@ static UNIVERSE: OnceLock<Universe> = OnceLock::new();
 ///
 /// The crate `dmr-sim-boot` calls this before `main`. These variables configure the universe, each with a
 /// default: `DMR_SIM_DEVICES` (1 to 8; 2), `DMR_SIM_CAPACITY` (bytes of a device; 16 GiB), `DMR_SIM_SEED` (0),
-/// `DMR_SIM_POLICY` (`eager`, `lazy`, `random`; `random`), `DMR_SIM_BACKTRACE` (1: places in the source),
+/// `DMR_SIM_POLICY` (`eager`, `lazy`, `random`; `random`), `DMR_SIM_BACKTRACE` (1: places in the source; full: with their callers),
 /// `DMR_SIM_INSTRUCTIONS` (the limit of a launch, in instructions of warps; 2^34) and `DMR_SIM_CHECKS`: names of checks
 /// that are switched on, or off with `no-` in front, separated by commas. A check is a [`ReportKind`] (`use-after-free`)
 /// or one of [`Checks`](crate::Checks) (`shared-races`). All are on but `equal-writes`, and `leak`, because programs often

@@ -2,6 +2,7 @@
 
 use std::backtrace::Backtrace;
 use std::cell::RefCell;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -41,28 +42,53 @@ pub(crate) fn current(or_name: bool) -> Option<Arc<str>> {
     label.or_else(|| or_name.then(name).flatten())
 }
 
+/// The frames of the program that reports show of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frames {
+    /// None: no call stack is captured.
+    None,
+    Innermost,
+    All,
+}
+
+impl Frames {
+    /// Returns the setting of `DMR_SIM_BACKTRACE`.
+    pub(crate) fn of_variable(value: Option<&OsStr>) -> Self {
+        match value.and_then(OsStr::to_str) {
+            Some("1") => Self::Innermost,
+            Some("full") => Self::All,
+            _ => Self::None,
+        }
+    }
+}
+
 /// A call stack, which is resolved only when a report shows it.
 #[derive(Debug)]
-pub(crate) struct CallStack(Backtrace);
+pub(crate) struct CallStack {
+    stack: Backtrace,
+    shown: Frames,
+}
 
 impl CallStack {
-    pub(crate) fn capture() -> Self {
-        Self(Backtrace::force_capture())
+    /// Captures the thread's call stack, if reports show frames.
+    pub(crate) fn capture(shown: Frames) -> Option<Self> {
+        (shown != Frames::None).then(|| Self { stack: Backtrace::force_capture(), shown })
     }
 
-    /// Returns the innermost frame outside of the simulator, the bindings, this project's other crates and
-    /// the standard library.
-    pub(crate) fn call_site(&self) -> Option<String> {
-        let text = self.0.to_string();
+    /// Returns the places of the frames outside of the simulator, the bindings, this project's other crates and
+    /// the standard library, the innermost first: that one only, or all.
+    pub(crate) fn call_sites(&self) -> Vec<String> {
+        let text = self.stack.to_string();
+        let most = if self.shown == Frames::All { usize::MAX } else { 1 };
         let mut function = "";
-        for line in text.lines().map(str::trim) {
-            match line.strip_prefix("at ") {
-                None => function = line.split_once(": ").map_or(line, |(_, name)| name),
-                Some(place) if is_users(function, place) => return Some(place.to_owned()),
-                Some(_) => {}
-            }
-        }
-        None
+        let places = text.lines().map(str::trim).filter_map(|line| {
+            let Some(place) = line.strip_prefix("at ") else {
+                function = line.split_once(": ").map_or(line, |(_, name)| name);
+                return None;
+            };
+            is_users(function, place).then(|| place.to_owned())
+        });
+        places.take(most).collect()
     }
 }
 
@@ -138,6 +164,13 @@ fn is_folder_of(name: &str, folder: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_variable_asks_for_no_frame_one_or_all() {
+        let set = |value: &'static str| Frames::of_variable(Some(value.as_ref()));
+        assert_eq!(Frames::of_variable(None), Frames::None);
+        assert_eq!(["0", "1", "full"].map(set), [Frames::None, Frames::Innermost, Frames::All]);
+    }
 
     #[test]
     fn a_crate_is_the_user_s_unless_it_is_one_of_these_by_its_whole_name() {

@@ -25,7 +25,7 @@ use crate::graph_memory::GraphUsage;
 use crate::history::Origin;
 use crate::host_clock::HostClock;
 use crate::kernel::{Fallback, Kernel};
-use crate::label::{self, CallStack};
+use crate::label::{self, CallStack, Frames};
 use crate::memory_map::MemoryMap;
 use crate::module::Module;
 use crate::objects::Objects;
@@ -45,7 +45,7 @@ pub(crate) struct Config {
     pub(crate) seed: u64,
     pub(crate) policy: Policy,
     pub(crate) host_order: HostOrder,
-    pub(crate) call_sites: bool,
+    pub(crate) frames: Frames,
     /// True if a thread without a label has its name as one.
     pub(crate) thread_names: bool,
     /// True if a device can access the memory of the others.
@@ -345,7 +345,7 @@ impl Machine {
     fn place(&self) -> (Option<Arc<str>>, Option<Arc<CallStack>>) {
         (
             label::current(self.config.thread_names),
-            self.config.call_sites.then(|| Arc::new(CallStack::capture())),
+            CallStack::capture(self.config.frames).map(Arc::new),
         )
     }
 }

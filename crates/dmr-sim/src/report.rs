@@ -242,7 +242,14 @@ impl Site {
     /// [`capture_call_sites`](crate::UniverseBuilder::capture_call_sites).
     #[must_use]
     pub fn call_site(&self) -> Option<String> {
-        self.stack.as_ref().and_then(|stack| stack.call_site())
+        self.call_stack().into_iter().next()
+    }
+
+    /// The source lines of the program on the way to the operation, the innermost first: all of them with
+    /// [`capture_call_stacks`](crate::UniverseBuilder::capture_call_stacks), otherwise at most one.
+    #[must_use]
+    pub fn call_stack(&self) -> Vec<String> {
+        self.stack.as_ref().map_or_else(Vec::new, |stack| stack.call_sites())
     }
 }
 
@@ -273,10 +280,14 @@ impl fmt::Display for Site {
         if let Some(label) = &self.label {
             write!(f, ", {label}")?;
         }
-        match self.call_site() {
-            Some(place) => write!(f, ", at {place}"),
-            None => Ok(()),
+        let mut places = self.call_stack().into_iter();
+        if let Some(innermost) = places.next() {
+            write!(f, ", at {innermost}")?;
         }
+        for outer in places {
+            write!(f, "\n    called at {outer}")?;
+        }
+        Ok(())
     }
 }
 
@@ -310,7 +321,8 @@ impl fmt::Display for Verdict {
         if self.is_clean() {
             f.write_str("nothing found")?;
         } else {
-            write!(f, "{} findings", self.reports.len() as u64 + self.dropped)?;
+            let count = self.reports.len() as u64 + self.dropped;
+            write!(f, "{count} finding{}", if count == 1 { "" } else { "s" })?;
         }
         if self.cut_footprints > 0 {
             write!(f, "; {} launches were checked in part: too scattered", self.cut_footprints)?;

@@ -13,6 +13,7 @@ use crate::faults::{CallCounts, Hold};
 use crate::fork::is_forked_child;
 use crate::install::{InstallError, install};
 use crate::kernel::{Footprint, Kernel, KernelArgs, KernelMemory};
+use crate::label::Frames;
 use crate::machine::Config;
 use crate::refusal::Refusal;
 use crate::registry;
@@ -163,9 +164,17 @@ impl UniverseBuilder {
     }
 
     /// Sets whether reports name the source lines that submitted the operations. Captures a call stack for each
-    /// operation, so it is slow. Default: whether `DMR_SIM_BACKTRACE=1` is set.
+    /// operation, so it is slow. Default: whether `DMR_SIM_BACKTRACE` is `1` or `full`.
     pub fn capture_call_sites(mut self, capture: bool) -> Self {
-        self.0.call_sites = capture;
+        self.0.frames = if capture { Frames::Innermost } else { Frames::None };
+        self
+    }
+
+    /// Sets whether reports name all source lines of the program on the way to the operations, the innermost first.
+    /// Captures as [`capture_call_sites`](Self::capture_call_sites) does, and replaces its setting. Default: whether
+    /// `DMR_SIM_BACKTRACE=full` is set.
+    pub fn capture_call_stacks(mut self, capture: bool) -> Self {
+        self.0.frames = if capture { Frames::All } else { Frames::None };
         self
     }
 
@@ -236,7 +245,7 @@ impl Universe {
             limits: Limits::default(),
             ignored: Vec::new(),
             report_refusal: None,
-            call_sites: std::env::var_os("DMR_SIM_BACKTRACE").is_some_and(|set| set == "1"),
+            frames: Frames::of_variable(std::env::var_os("DMR_SIM_BACKTRACE").as_deref()),
         })
     }
 
