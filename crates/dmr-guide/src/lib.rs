@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use dmr::DeviceRuntime;
 use dmr::cudarc::driver::CudaFunction;
@@ -99,11 +100,16 @@ pub fn run_program(block: impl FnOnce() -> Outcome) {
     let machine = machine();
     let folder = tempfile::tempdir().expect("a folder for the files that a block writes");
     std::env::set_current_dir(&folder).expect("the block runs in that folder");
-    if let Err(error) = block() {
-        panic!("{error}");
-    }
+    let outcome = catch_unwind(AssertUnwindSafe(block));
+    // First: a finding explains a wrong value.
     let verdict = machine.finish();
+    if let Ok(Err(error)) = outcome {
+        panic!("{error}\n{verdict}");
+    }
     assert!(verdict.is_clean(), "{verdict}");
+    if let Err(panic) = outcome {
+        resume_unwind(panic);
+    }
 }
 
 /// Returns a simulated machine. Its first device has ordinal 0 in a process that has made no machine before.
@@ -129,7 +135,24 @@ pub fn twice(gpu: &DeviceRuntime) -> CudaFunction {
 
 #[cfg(test)]
 mod tests {
-    use super::PAGES;
+    use dmr::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_block_whose_values_are_wrong_fails_with_the_finding() {
+        let failed = catch_unwind(|| {
+            run(|gpu| {
+                let stream = gpu.streams().acquire()?;
+                std::mem::forget(DeviceBuffer::<u32>::zeroed(gpu, &stream, 10)?);
+                assert_eq!([0.0], [100.0]);
+                Ok(())
+            });
+        });
+        let panic = failed.unwrap_err();
+        let text = panic.downcast_ref::<String>().expect("a message");
+        assert!(text.contains("memory was never freed"), "{text}");
+    }
 
     #[test]
     fn every_page_of_the_guide_is_compiled() {
