@@ -1,5 +1,5 @@
 //! R7: a launch that is dropped unfinished is reported as a warning, and as an error if its
-//! uses could not be recorded.
+//! uses could not be recorded; so is a recorder with uses that was never launched, as a warning.
 
 #![cfg(feature = "tracing")]
 
@@ -56,6 +56,13 @@ fn drop_unfinished(ctx: &Context) {
     drop(recorder.prepare(ctx).unwrap());
 }
 
+/// Declares two uses, and drops the recorder.
+fn drop_unlaunched(ctx: &Context) {
+    let mut recorder = LaunchRecorder::new_strict(ctx.stream());
+    recorder.read(&ctx.block());
+    recorder.read(&ctx.block());
+}
+
 /// One test, because the subscriber is the process's.
 #[test]
 fn a_launch_that_is_dropped_without_a_commit_is_reported_with_its_stream_and_uses() {
@@ -65,8 +72,10 @@ fn a_launch_that_is_dropped_without_a_commit_is_reported_with_its_stream_and_use
     drop_unfinished(&ctx);
     ctx.spy.fails_finish.store(true, Ordering::Relaxed);
     drop_unfinished(&ctx);
+    drop_unlaunched(&ctx);
+    drop(LaunchRecorder::new_strict(ctx.stream()));
     let events = events.0.lock().unwrap();
-    let [(warning, recorded), (error, failed)] = &events[..] else {
+    let [(warning, recorded), (error, failed), (unlaunched, never)] = &events[..] else {
         panic!("{} events", events.len())
     };
     assert_eq!((*warning, *error), (Level::WARN, Level::ERROR));
@@ -75,5 +84,9 @@ fn a_launch_that_is_dropped_without_a_commit_is_reported_with_its_stream_and_use
         assert_eq!((fields["stream"].as_str(), fields["uses"].as_str()), (stream.as_str(), "2"));
         assert!(fields["message"].contains("dropped unfinished"), "{fields:?}");
     }
+    assert_eq!(*unlaunched, Level::WARN);
+    let stream = ctx.stream().to_string();
+    assert_eq!((never.0["stream"].as_str(), never.0["uses"].as_str()), (stream.as_str(), "2"));
+    assert!(never.0["message"].contains("dropped without a launch"), "{:?}", never.0);
     assert!(failed.0["error"].contains("cuEventRecord"), "{:?}", failed.0);
 }
