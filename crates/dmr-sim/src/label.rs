@@ -108,6 +108,18 @@ const OURS: &[&str] = &[
 ];
 const BINDINGS: &str = "cudarc";
 const STANDARD: &[&str] = &["alloc", "core", "std"];
+/// Functions of the C library around a thread and around `main`: they have places where its debug information is installed.
+const START: &[&str] = &[
+    "_start",
+    "__libc_start_main",
+    "__libc_start_main_impl",
+    "__libc_start_call_main",
+    "start_thread",
+    "__clone3",
+    "clone3",
+    "__clone",
+    "clone",
+];
 
 /// Returns whether a frame is the program's, by the crate in the name of its function, if there is full debug
 /// information, and by the path of its source.
@@ -116,7 +128,8 @@ fn is_users(function: &str, place: &str) -> bool {
         let is_ours = OURS.iter().any(|ours| name.replace('_', "-") == *ours);
         is_ours || name == BINDINGS || STANDARD.contains(&name)
     };
-    !crate_of(function).is_some_and(is_hidden) && !is_hidden_place(place)
+    let is_start = START.contains(&function);
+    !is_start && !crate_of(function).is_some_and(is_hidden) && !is_hidden_place(place)
 }
 
 /// Returns the crate in a function's path: `dmr` of `<dmr::Runtime as core::fmt::Debug>::fmt`. `None` for a
