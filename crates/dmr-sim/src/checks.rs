@@ -285,22 +285,10 @@ impl Shadow {
         for message in recording.faults {
             let mut second = access.site();
             second.operation = format!("{}: {message}", second.operation).into();
-            let (kind, first, device, tag) = (ReportKind::KernelFault, None, None, None);
-            out.push(Report {
-                kind,
-                first,
-                second,
-                device,
-                address: 0,
-                bytes: 0,
-                tag,
-                undeclared: None,
-            });
+            out.push(Report::new(ReportKind::KernelFault, second));
         }
         if recording.panicked {
-            let (kind, second) = (ReportKind::KernelPanicked, access.site());
-            let (first, device, address, bytes, tag) = (None, None, 0, 0, None);
-            out.push(Report { kind, first, second, device, address, bytes, tag, undeclared: None });
+            out.push(Report::new(ReportKind::KernelPanicked, access.site()));
         }
     }
 }

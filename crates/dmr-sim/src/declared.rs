@@ -313,8 +313,8 @@ impl Shadow {
             false => ReportKind::UndeclaredRead,
         };
         let (device, undeclared) = (self.map.device_at(address), Some(Box::new(found)));
-        let (first, second, bytes) = (None, check.access.site(), end - address);
-        Report { kind, first, second, device, address, bytes, tag, undeclared }
+        let found = Report::new(kind, check.access.site()).about(device, address, end - address);
+        Report { tag, undeclared, ..found }
     }
 }
 

@@ -316,18 +316,9 @@ impl Machine {
         let panicked = callback::run(|| (kernel.body)(&args, &mut memory)).is_err();
         let outside = memory.outside_of_footprint();
         let mut report = |kind, address, bytes| {
-            let (first, second) = (None, origin.site(Some(epoch)));
             let device = self.present.device_at(address);
-            self.report(Report {
-                kind,
-                first,
-                second,
-                device,
-                address,
-                bytes,
-                tag: None,
-                undeclared: None,
-            });
+            let found = Report::new(kind, origin.site(Some(epoch)));
+            self.report(found.about(device, address, bytes));
         };
         for (address, bytes) in outside {
             report(ReportKind::OutsideFootprint, address, bytes);

@@ -38,16 +38,11 @@ impl Freed {
     /// Returns the finding of a free of `at`, where no block is live: a second free, or one of no block.
     pub(crate) fn bad_free(&self, at: u64, by: Site, device: Option<usize>) -> Report {
         let again = self.0.get(&at).filter(|rest| rest.block == at);
-        Report {
-            kind: if again.is_some() { ReportKind::DoubleFree } else { ReportKind::UnknownFree },
-            first: again.map(|rest| rest.freed_by.clone()),
-            second: by,
-            device,
-            address: at,
-            bytes: again.map_or(0, |rest| rest.bytes),
-            tag: again.and_then(|rest| rest.tag.clone()),
-            undeclared: None,
-        }
+        let kind = if again.is_some() { ReportKind::DoubleFree } else { ReportKind::UnknownFree };
+        Report::new(kind, by)
+            .after(again.map(|rest| rest.freed_by.clone()))
+            .about(device, at, again.map_or(0, |rest| rest.bytes))
+            .tagged(again.and_then(|rest| rest.tag.clone()))
     }
 
     /// Returns the finding of an access of `bytes` bytes at `at`, where no block is live: after a free, or
@@ -55,16 +50,11 @@ impl Freed {
     pub(crate) fn bad_use(&self, at: u64, bytes: u64, by: Site, device: Option<usize>) -> Report {
         let before = self.0.range(..=at).next_back();
         let gone = before.filter(|(start, rest)| at - **start < rest.bytes).map(|(_, rest)| rest);
-        Report {
-            kind: if gone.is_some() { ReportKind::UseAfterFree } else { ReportKind::OutOfBounds },
-            first: gone.map(|rest| rest.freed_by.clone()),
-            second: by,
-            device,
-            address: at,
-            bytes,
-            tag: gone.and_then(|rest| rest.tag.clone()),
-            undeclared: None,
-        }
+        let kind = if gone.is_some() { ReportKind::UseAfterFree } else { ReportKind::OutOfBounds };
+        Report::new(kind, by)
+            .after(gone.map(|rest| rest.freed_by.clone()))
+            .about(device, at, bytes)
+            .tagged(gone.and_then(|rest| rest.tag.clone()))
     }
 
     /// Splits the block that contains `at`.

@@ -44,14 +44,5 @@ impl Machine {
 
 /// Returns the report of memory that was not freed, on no device.
 pub(crate) fn leak(address: u64, bytes: u64, second: Site) -> Report {
-    Report {
-        kind: ReportKind::Leak,
-        first: None,
-        second,
-        device: None,
-        address,
-        bytes,
-        tag: None,
-        undeclared: None,
-    }
+    Report::new(ReportKind::Leak, second).about(None, address, bytes)
 }

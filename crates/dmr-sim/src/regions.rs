@@ -73,24 +73,15 @@ impl Heaps {
     /// another region.
     pub(crate) fn allocate(
         &mut self,
-        at: u64,
-        bytes: u64,
-        (tag, block): (Option<Arc<str>>, Block),
+        owned: OwnedBlock,
         by: Site,
         device: Option<usize>,
     ) -> Option<Report> {
+        let OwnedBlock { block, start: at, end, tag } = owned;
+        let bytes = end - at;
         let bad = |first, tag, by| {
-            let kind = ReportKind::BadRegion;
-            Some(Report {
-                kind,
-                first,
-                second: by,
-                device,
-                address: at,
-                bytes,
-                tag,
-                undeclared: None,
-            })
+            let found = Report::new(ReportKind::BadRegion, by).after(first);
+            Some(found.about(device, at, bytes).tagged(tag))
         };
         let Some((start, heap)) = self.innermost(at) else { return bad(None, tag, by) };
         if bytes > heap.bytes - (at - start) {

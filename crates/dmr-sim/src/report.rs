@@ -31,6 +31,38 @@ pub struct Report {
     pub undeclared: Option<Box<Undeclared>>,
 }
 
+impl Report {
+    /// Makes a finding about the later operation alone, and about no memory.
+    pub(crate) const fn new(kind: ReportKind, second: Site) -> Self {
+        let (address, bytes) = (0, 0);
+        Self {
+            kind,
+            first: None,
+            second,
+            device: None,
+            address,
+            bytes,
+            tag: None,
+            undeclared: None,
+        }
+    }
+
+    /// Sets the memory that the finding is about.
+    pub(crate) fn about(self, device: Option<usize>, address: u64, bytes: u64) -> Self {
+        Self { device, address, bytes, ..self }
+    }
+
+    /// Sets the earlier operation.
+    pub(crate) fn after(self, first: Option<Site>) -> Self {
+        Self { first, ..self }
+    }
+
+    /// Sets the name of the memory.
+    pub(crate) fn tagged(self, tag: Option<Arc<str>>) -> Self {
+        Self { tag, ..self }
+    }
+}
+
 /// The kind of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::address::{ALIGNMENT, device_of, is_virtual};
 use crate::byte_set::ByteSet;
-use crate::declared::{Block, OwnedBlock};
+use crate::declared::OwnedBlock;
 use crate::findings::Findings;
 use crate::freed::Freed;
 use crate::history::{AccessKind, Before, Check, History};
@@ -168,18 +168,9 @@ impl Shadow {
                     continue;
                 }
                 reported.push(kind);
-                let (tag, second, bytes) = (tag.clone(), check.access.site(), to - from);
                 let address = piece.at + (from - piece.physical);
-                out.push(Report {
-                    kind,
-                    first,
-                    second,
-                    device,
-                    address,
-                    bytes,
-                    tag,
-                    undeclared: None,
-                });
+                let found = Report::new(kind, check.access.site()).after(first);
+                out.push(found.about(device, address, to - from).tagged(tag.clone()));
             }
             if check.writes && check.access.kind != AccessKind::Word {
                 self.words.overwritten(piece.physical, piece.bytes, check);
@@ -265,15 +256,9 @@ impl Shadow {
     }
 
     /// Adds a region, which may be accessed from now on. Its history stays; its content is undefined.
-    pub(crate) fn region_allocated(
-        &mut self,
-        at: u64,
-        bytes: u64,
-        (tag, block): (Option<Arc<str>>, Block),
-        by: Site,
-        out: &mut Findings,
-    ) {
-        match self.heaps.allocate(at, bytes, (tag, block), by, self.map.device_at(at)) {
+    pub(crate) fn region_allocated(&mut self, owned: OwnedBlock, by: Site, out: &mut Findings) {
+        let (at, bytes) = (owned.start, owned.end - owned.start);
+        match self.heaps.allocate(owned, by, self.map.device_at(at)) {
             Some(finding) => out.push(finding),
             None => self.undefine(at, bytes),
         }
@@ -307,18 +292,8 @@ impl Shadow {
             return;
         }
         if let Some((from, to, used)) = self.history.first_unordered(at, bytes, before) {
-            let (kind, first) = (ReportKind::FreeBeforeUse, Some(used.site()));
-            let (address, bytes) = (from, to - from);
-            out.push(Report {
-                kind,
-                first,
-                second: by,
-                device,
-                address,
-                bytes,
-                tag,
-                undeclared: None,
-            });
+            let found = Report::new(ReportKind::FreeBeforeUse, by).after(Some(used.site()));
+            out.push(found.about(device, from, to - from).tagged(tag));
         }
     }
 
@@ -360,9 +335,8 @@ impl Shadow {
         }
         let (end, tag) = (at.saturating_add(bytes), tag.cloned());
         if end > owner_end {
-            let (kind, first, tag) = (ReportKind::OutOfBounds, None, tag.clone());
-            let (address, bytes) = (owner_end, end - owner_end);
-            out.push(Report { kind, first, second, device, address, bytes, tag, undeclared: None });
+            let found = Report::new(ReportKind::OutOfBounds, second).tagged(tag.clone());
+            out.push(found.about(device, owner_end, end - owner_end));
         }
         Some((end.min(owner_end), tag))
     }
@@ -391,18 +365,9 @@ impl Shadow {
             }
         };
         if end > owner_end {
-            let (kind, first, second) = (ReportKind::OutOfBounds, None, check.access.site());
-            let (address, bytes, device) = (owner_end, end - owner_end, self.map.device_at(at));
-            out.push(Report {
-                kind,
-                first,
-                second,
-                device,
-                address,
-                bytes,
-                tag: tag.clone(),
-                undeclared: None,
-            });
+            let found = Report::new(ReportKind::OutOfBounds, check.access.site());
+            let found = found.about(self.map.device_at(at), owner_end, end - owner_end);
+            out.push(found.tagged(tag.clone()));
         } else if end > mapped_end {
             out.push(self.out_of_reach(mapped_end, end - mapped_end, check));
         }
@@ -414,16 +379,9 @@ impl Shadow {
         let second = check.access.site();
         match self.map.mappings.around(at) {
             None => self.freed.bad_use(at, bytes, second, None),
-            Some((_, mapping)) => Report {
-                kind: ReportKind::NoAccess,
-                first: Some(mapping.origin.site(None)),
-                second,
-                device: Some(mapping.device),
-                address: at,
-                bytes,
-                tag: None,
-                undeclared: None,
-            },
+            Some((_, mapping)) => Report::new(ReportKind::NoAccess, second)
+                .after(Some(mapping.origin.site(None)))
+                .about(Some(mapping.device), at, bytes),
         }
     }
 
@@ -449,6 +407,8 @@ fn found(
     allocation: &Allocation,
     address: u64,
 ) -> Report {
-    let (device, tag) = (allocation.home.device(), allocation.tag.clone());
-    Report { kind, first, second, device, address, bytes: allocation.bytes, tag, undeclared: None }
+    Report::new(kind, second)
+        .after(first)
+        .about(allocation.home.device(), address, allocation.bytes)
+        .tagged(allocation.tag.clone())
 }

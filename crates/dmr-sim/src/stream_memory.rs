@@ -138,16 +138,9 @@ impl Machine {
         let Some(op) = this.queue.front_mut() else { return false };
         let action = std::mem::replace(&mut op.action, Action::Order);
         let Action::WaitWord { at, test, origin } = action else { return false };
-        self.report(Report {
-            kind: ReportKind::EndlessWait,
-            first: None,
-            second: origin.site(Some(epoch)),
-            device: self.present.device_at(at),
-            address: at,
-            bytes: test.value.bytes(),
-            tag: None,
-            undeclared: None,
-        });
+        let device = self.present.device_at(at);
+        let found = Report::new(ReportKind::EndlessWait, origin.site(Some(epoch)));
+        self.report(found.about(device, at, test.value.bytes()));
         self.wait_ended(epoch);
         true
     }

@@ -277,16 +277,8 @@ impl Machine {
             let Some((_, mapping)) = machine.shadow.map.mappings.around(start) else { return };
             let is_complete = |epoch| clock.covers(epoch);
             let Some(used) = mapping.first_pending(is_complete, left) else { return };
-            machine.findings.push(Report {
-                kind: ReportKind::UnmapBeforeUse,
-                first: Some(used.access.site()),
-                second: by,
-                device: Some(mapping.device),
-                address: used.at,
-                bytes: used.bytes,
-                tag: None,
-                undeclared: None,
-            });
+            let found = Report::new(ReportKind::UnmapBeforeUse, by).after(Some(used.access.site()));
+            machine.findings.push(found.about(Some(mapping.device), used.at, used.bytes));
         });
     }
 

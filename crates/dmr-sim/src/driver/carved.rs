@@ -183,21 +183,25 @@ impl Session<'_> {
 
     /// Adds a region of a pool.
     pub(crate) fn region_allocated(&mut self, ptr: u64, bytes: u64, number: u64, tag: &str) {
-        let tag = (!tag.is_empty()).then(|| tag.into());
-        let block = Block { number, during: self.declarations.id() };
+        let owned = self.owned_block(ptr, bytes, number, tag);
         let by = self.site("allocation of a pool's region");
         self.check(move |machine| {
             let (shadow, findings) = (&mut machine.shadow, &mut machine.findings);
-            shadow.region_allocated(ptr, bytes, (tag, block), by, findings);
+            shadow.region_allocated(owned, by, findings);
         });
     }
 
     /// Adds a block of a library that is no region of a pool.
     fn block_allocated(&mut self, ptr: u64, bytes: u64, number: u64, tag: &str) {
+        let owned = self.owned_block(ptr, bytes, number, tag);
+        self.check(move |machine| machine.shadow.block_allocated(owned));
+    }
+
+    /// Returns a block of a library as it is reported. An empty tag is none.
+    fn owned_block(&self, start: u64, bytes: u64, number: u64, tag: &str) -> OwnedBlock {
         let block = Block { number, during: self.declarations.id() };
         let tag = (!tag.is_empty()).then(|| tag.into());
-        let owned = OwnedBlock { block, start: ptr, end: ptr.saturating_add(bytes), tag };
-        self.check(move |machine| machine.shadow.block_allocated(owned));
+        OwnedBlock { block, start, end: start.saturating_add(bytes), tag }
     }
 
     /// Returns the findings about the work by which a device was lost, one a line; none if a test has lost it.
