@@ -95,15 +95,26 @@ pub(crate) fn submit(
     uses: &[Use<'_>],
     work: impl FnOnce() -> ResourceResult<()>,
 ) -> ResourceResult<()> {
-    submit_beside(stream, uses, Declared { uses, host: (0, 0) }, work)
+    submit_beside(stream, uses, Declared { uses, host: HostBytes::NONE }, work)
 }
 
 /// The memory that work accesses.
 #[derive(Clone, Copy)]
 pub(crate) struct Declared<'a> {
     pub(crate) uses: &'a [Use<'a>],
-    /// Host memory of the caller: its address and bytes.
-    pub(crate) host: (u64, usize),
+    /// Host memory of the caller.
+    pub(crate) host: HostBytes,
+}
+
+/// Host memory that work reads or writes.
+#[derive(Clone, Copy)]
+pub(crate) struct HostBytes {
+    pub(crate) address: u64,
+    pub(crate) bytes: usize,
+}
+
+impl HostBytes {
+    pub(crate) const NONE: Self = Self { address: 0, bytes: 0 };
 }
 
 /// Submits work as [`submit`] does, which accesses memory as `declared` says: also as uses that the caller records.
@@ -147,10 +158,10 @@ fn compared<T>(device: &Device, declared: Declared<'_>, work: impl FnOnce() -> T
         return work();
     }
     let uses = declared.uses.iter().map(|used| &used.used);
-    let (host, bytes) = declared.host;
+    let HostBytes { address, bytes } = declared.host;
     let _declared = match bytes {
         0 => Declaration::begin(device, None, Some(uses)),
-        _ => Declaration::begin_with_host(device, uses, host, bytes),
+        _ => Declaration::begin_with_host(device, uses, address, bytes),
     };
     work()
 }

@@ -6,7 +6,7 @@ use dmr_core::{Access, BlockUse, ResourceError, ResourceResult, StreamId, UseTra
 use dmr_streams::{LaunchTokens, StreamGuard};
 use smallvec::SmallVec;
 
-use crate::owner::{Declared, Use, is_same_stream, submit_beside};
+use crate::owner::{Declared, HostBytes, Use, is_same_stream, submit_beside};
 use crate::transfer::Span;
 use crate::view::same_len;
 use crate::{BufferError, DeviceBuffer, DeviceView, DeviceViewMut};
@@ -75,10 +75,11 @@ fn copy(to: Span<'_>, from: Span<'_>, home: StreamId, stream: StreamId) -> Resul
     let mut tokens = LaunchTokens::new(home.id());
     tokens.prepare_for(stream, home, resource, &read)?;
     let mut called = false;
-    let copied = submit_beside(stream, &both[..1], Declared { uses: &both, host: (0, 0) }, || {
-        called = true;
-        submit_copy(to, from, home, stream)
-    });
+    let copied =
+        submit_beside(stream, &both[..1], Declared { uses: &both, host: HostBytes::NONE }, || {
+            called = true;
+            submit_copy(to, from, home, stream)
+        });
     let finished = match called {
         true => tokens.finish_for(stream, home, resource),
         false => tokens.cancel(home.pool(), resource),

@@ -10,7 +10,7 @@ use dmr_core::{Access, BlockId, BlockUse, ByteRange, ResourceError, ResourceResu
 use dmr_streams::StreamGuard;
 
 use crate::BufferError;
-use crate::owner::{Declared, Kind, Owner, Use, submit, submit_beside};
+use crate::owner::{Declared, HostBytes, Kind, Owner, Use, submit, submit_beside};
 
 /// Bytes of a live block; nothing at all if there is no block.
 #[derive(Clone, Copy)]
@@ -220,7 +220,7 @@ fn with_host(
     };
     let pending = PendingCopy { stream: &stream, called: Cell::new(false) };
     let uses = &[used];
-    let declared = Declared { uses, host: (host, span.bytes) };
+    let declared = Declared { uses, host: HostBytes { address: host, bytes: span.bytes } };
     let submitted = submit_beside(&stream, uses, declared, || {
         pending.called.set(true);
         let copy = |stream| call(stream).result();
