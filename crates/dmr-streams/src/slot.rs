@@ -80,6 +80,12 @@ impl StreamSlot {
         lease == self.lease.load(Ordering::Acquire) || lease == self.permanent()
     }
 
+    /// Returns whether ids of this lease number name the stream of the pool that is in this slot.
+    #[inline]
+    pub(crate) fn admits_own(&self, lease: u32) -> bool {
+        lease == PERMANENT || self.lease.load(Ordering::Acquire) == lease
+    }
+
     /// Returns the lease number of ids that need no lease.
     #[inline]
     pub(crate) fn permanent(&self) -> u32 {
@@ -105,6 +111,20 @@ impl StreamSlot {
     #[inline]
     pub(crate) fn holds(&self) -> Option<&Holds> {
         self.holds.as_ref()
+    }
+
+    /// Begins a call on the adopted stream, if ids of this lease number name it. The number is compared again when
+    /// the call is counted: the stream may have been retired meanwhile, and another one adopted here.
+    #[inline(never)]
+    pub(crate) fn enter_adopted(&self, holds: &Holds, lease: u32) -> bool {
+        if !self.admits(lease) || !holds.enter() {
+            return false;
+        }
+        let is_same = self.admits(lease);
+        if !is_same {
+            holds.leave();
+        }
+        is_same
     }
 
     /// Returns whether the slot has a stream that calls can use.
