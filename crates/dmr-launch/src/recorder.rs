@@ -256,11 +256,13 @@ impl LaunchRecorder {
         self.open(&mut windows, &**resource, &stream)?;
         let others = OtherStreams::new(&stream);
         let launched = Launched::new(&others, windows);
-        let work = || enqueue(stream.stream(), memory.into_views(&others));
-        let enqueued = match Declaration::is_compared() {
-            false => self.held_to_its_uses(work),
-            true => self.compared_with_its_uses(streams.device(), work),
+        let declared = match Declaration::is_compared() {
+            false => None,
+            true => self.declare(streams.device(), None),
         };
+        let enqueued =
+            self.held_to_its_uses(|| enqueue(stream.stream(), memory.into_views(&others)));
+        drop(declared);
         launched.end(enqueued)
     }
 
@@ -366,15 +368,10 @@ impl LaunchRecorder {
         }
     }
 
-    /// Runs `work`, which the simulated driver compares with the recorded uses.
-    #[cold]
-    fn compared_with_its_uses<T>(&self, device: &Device, work: impl FnOnce() -> T) -> T {
-        let _declared = self.declare(device, None);
-        self.held_to_its_uses(work)
-    }
-
     /// Declares the recorded uses of a strict launch to the simulated driver, for the work that this thread submits to
     /// `stream`, or to all streams. The work of a permissive launch may access anything.
+    #[cold]
+    #[inline(never)]
     fn declare(&self, device: &Device, stream: Option<&StreamGuard<'_>>) -> Option<Declaration> {
         let peers = self.peers.iter().flat_map(PeerUses::uses);
         let uses = (self.mode == LaunchMode::Strict).then(|| self.uses.iter().chain(peers));
