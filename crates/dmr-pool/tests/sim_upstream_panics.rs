@@ -1,4 +1,5 @@
-//! A panic of upstream under a call of the pool: no page and no chunk of another call is lost.
+//! A panic of upstream under a call of the pool: no page and no chunk of another call is lost. Nor is a page mapped of
+//! another size than the pool has asked for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dmr_core::{
     AddressRange, AllocTag, DestroyError, DeviceBlock, DeviceMemoryResource, PhysicalMemory,
-    ReleaseError, ResourceResult, StreamId, VirtualMemory,
+    ReleaseError, ResourceError, ResourceResult, StreamId, VirtualMemory,
 };
 use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_pool::{PoolConfig, PoolResource};
@@ -20,6 +21,8 @@ struct Panicking {
     inner: VirtualCudaResource,
     /// The number of calls until then.
     left: AtomicUsize,
+    /// It creates twice the memory that it is asked for.
+    doubles: bool,
 }
 
 impl Panicking {
@@ -47,7 +50,7 @@ impl VirtualMemory for Panicking {
     }
 
     fn create(&self, bytes: u64, tag: AllocTag) -> ResourceResult<PhysicalMemory> {
-        self.call().create(bytes, tag)
+        self.call().create(if self.doubles { 2 * bytes } else { bytes }, tag)
     }
 
     fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<DestroyError>> {
@@ -84,7 +87,7 @@ fn panics_in(call: usize, page_size: u64) -> bool {
     let rig = Rig::simulated();
     let streams = rig.streams();
     let inner = VirtualCudaResource::new(Arc::clone(streams), VirtualConfig::new()).unwrap();
-    let upstream = Panicking { inner, left: AtomicUsize::new(call) };
+    let upstream = Panicking { inner, left: AtomicUsize::new(call), doubles: false };
     let config = PoolConfig::fast().with_page_size(page_size).with_maximum_size(32 * MIB);
     let pool = PoolResource::new(upstream, Arc::clone(streams), config).unwrap();
     let [a, b] = [rig.stream(), rig.stream()];
@@ -129,4 +132,21 @@ fn a_panic_of_upstream_loses_no_page() {
 fn a_panic_of_upstream_loses_no_segment() {
     let calls = (0..).take_while(|&call| panics_in(call, 0)).count();
     assert!(calls > 3, "only {calls} calls of upstream");
+}
+
+/// A larger page would be mapped over its neighbour's addresses.
+#[test]
+fn memory_of_another_size_than_a_page_goes_back_to_upstream() {
+    let rig = Rig::simulated();
+    let streams = rig.streams();
+    let inner = VirtualCudaResource::new(Arc::clone(streams), VirtualConfig::new()).unwrap();
+    let upstream = Panicking { inner, left: AtomicUsize::new(usize::MAX), doubles: true };
+    let config = PoolConfig::fast().with_page_size(2 * MIB);
+    let pool = PoolResource::new(upstream, Arc::clone(streams), config).unwrap();
+    let home = rig.stream();
+    let refused = pool.allocate(8 << 20, home.id(), AllocTag::UNTAGGED).unwrap_err();
+    assert!(matches!(refused, ResourceError::WrongMemory { .. }), "{refused}");
+    assert_eq!((pool.stats().reserved, pool.upstream().usage().reserved), (0, 0));
+    drop((pool, home));
+    rig.assert_clean();
 }

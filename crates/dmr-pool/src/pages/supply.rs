@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dmr_core::{AllocTag, DeviceMemoryResource, ResourceResult};
+use dmr_core::size::human_bytes;
+use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError, ResourceResult};
 use dmr_streams::uses::{Dependencies, Pending, UseTable};
 
 use super::detached::Detached;
@@ -234,6 +235,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                     self.note_refusal(size);
                 }
             })?;
+            if page.bytes() != size {
+                let expected = format_args!("{} of memory", human_bytes(size));
+                let wrong =
+                    ResourceError::wrong_memory("create", format_args!("{page:?}"), expected);
+                // If upstream refuses it as well, it is leaked, and stays in the usage.
+                let _ = paging.memory.destroy(page);
+                return Err(wrong);
+            }
             self.fulfil(&mut claim, size);
             supply.unmapped.push(Arc::new(page));
         }
