@@ -129,7 +129,8 @@ impl Device {
     /// Makes the device lost by the fault of an operation, unless it is lost.
     pub(crate) fn lose(&mut self, code: Code, by: Epoch) {
         if self.lost.is_none() {
-            (self.lost, self.lost_by) = (Some(code), Some(by));
+            self.lost = Some(code);
+            self.lost_by = Some(by);
         }
     }
 }

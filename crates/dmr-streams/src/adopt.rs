@@ -109,10 +109,8 @@ impl StreamPool {
         let mut leases = self.leases();
         let retirements = leases.iter().map(|lease| lease.retirement).max();
         leases[id.slot()].retirement = retirements.unwrap_or(0) + 1;
-        let retired = slot.end_stream(&mut leases);
-        drop(leases);
-        // Not under the lock: the driver may destroy the stream here.
-        drop(retired);
+        // The lease keeps the stream, so no driver call destroys it under the lock.
+        slot.end_stream(&mut leases);
         Ok(())
     }
 
@@ -216,7 +214,7 @@ impl StreamPool {
                 retired = Some(index);
             }
         }
-        if known.is_some_and(|index| !self.is_adopted(index)) {
+        if known.is_some_and(|index| self.holds(index).is_none()) {
             return Err(misuse(StreamProblem::OwnedByPool));
         }
         let limit = self.max_slots() - LIBRARY_STREAMS - self.max_streams();

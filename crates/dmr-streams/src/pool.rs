@@ -265,13 +265,7 @@ impl StreamPool {
         slot == self.max_streams
     }
 
-    /// Returns whether the slot is for streams of other owners.
-    #[inline]
-    pub(crate) fn is_adopted(&self, slot: usize) -> bool {
-        slot >= self.max_streams + LIBRARY_STREAMS
-    }
-
-    /// Returns what an adopted stream is held by.
+    /// Returns the calls and windows that hold an adopted stream; `None` for the pool's own.
     #[inline]
     pub(crate) fn holds(&self, slot: usize) -> Option<&Holds> {
         self.slots.get(slot).and_then(StreamSlot::holds)

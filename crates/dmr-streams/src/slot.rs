@@ -194,10 +194,11 @@ impl StreamSlot {
     }
 
     /// Removes the adopted stream of a slot that is retired. The caller has locked the leases.
-    pub(crate) fn end_stream(&self, _: &mut [SlotLease]) -> Option<PoolStream> {
-        self.holds.as_ref().filter(|holds| holds.is_retired())?;
-        // SAFETY: as in `begin_stream`.
-        unsafe { self.stream.replace(None) }
+    pub(crate) fn end_stream(&self, _: &mut [SlotLease]) {
+        if self.holds.as_ref().is_some_and(Holds::is_retired) {
+            // SAFETY: as in `begin_stream`.
+            drop(unsafe { self.stream.replace(None) });
+        }
     }
 }
 

@@ -34,7 +34,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Makes a budget of `limit` bytes, of which at most 2⁶³ − 1 count: [`limit`](Self::limit) returns what counts.
+    /// Makes a budget of `limit` bytes. A limit above 2⁶³ − 1 bytes is lowered to that.
     #[must_use]
     pub fn new(limit: u64) -> Self {
         Self::of(&Arc::new(Tree::new(limit, None)))
@@ -123,8 +123,8 @@ impl Budget {
     }
 
     /// Sets the limit, in bytes; that of a reservation to at most its bytes. After this has returned, nothing is
-    /// granted that does not fit; if more is charged already, nothing is granted at all until it fits. At most 2⁶³ − 1
-    /// bytes count, as in [`new`](Self::new).
+    /// granted that does not fit; if more is charged already, nothing is granted at all until it fits. A limit
+    /// above 2⁶³ − 1 bytes is lowered to that.
     pub fn set_limit(&self, limit: u64) {
         self.tree.set_limit(&self.account, |_| limit);
     }

@@ -51,8 +51,8 @@ use super::tree::{EXISTING, Tree};
 ///
 /// # If upstream panics
 ///
-/// A block whose deallocation panics is charged until upstream reports that it is not retired. What upstream has lost
-/// of it is not charged any more.
+/// A block whose deallocation panics is charged until upstream reports that it is not retired. Memory that upstream
+/// has leaked by then is not charged any more.
 ///
 /// # Dropping it
 ///
