@@ -139,8 +139,9 @@ fn the_same_server_on_cudarcs_slices_computes_the_same() {
     assert_right(&ours, config.requests);
     assert!(universe.reports().is_empty());
     for run in [run_on_cudarc, run_on_cudarc_pages] {
-        // cudarc's tracking loses readers: its runs may have races, and are only compared.
         assert_eq!(ours.outputs, run(&config).unwrap().outputs);
+        // cudarc keeps the last reader of a slice only, so its runs may have races, and no other finding.
+        assert!(universe.reports().iter().all(|report| report.kind.is_race()));
     }
 }
 
