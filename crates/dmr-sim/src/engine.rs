@@ -58,7 +58,10 @@ impl Machine {
     /// Queues the operation that [`begin`](Self::begin) has ordered.
     pub(crate) fn push(&mut self, epoch: Epoch, deps: Deps, action: Action) {
         debug_assert_eq!(self.streams[epoch.stream as usize].submitted, epoch.seq);
-        self.streams[epoch.stream as usize].queue.push_back(Op { deps, action });
+        let this = &mut self.streams[epoch.stream as usize];
+        let seen_by_host = action.is_seen_by_host().then(|| Box::new(this.clock.clone()));
+        self.host_may_wait += usize::from(seen_by_host.is_some());
+        this.queue.push_back(Op { deps, action, seen_by_host });
         self.queued += 1;
     }
 
@@ -112,6 +115,23 @@ impl Machine {
             Policy::Random => self.random.bool(),
         };
         let stream = runs.then(|| self.random_ready()).flatten()?;
+        Some(self.step(stream))
+    }
+
+    /// Runs one operation towards those by which the host can learn something without a driver call.
+    pub(crate) fn step_for_host(&mut self) -> Option<Progress> {
+        let mut targets = SmallVec::<[Epoch; 4]>::new();
+        for (stream, this) in self.streams.iter().enumerate() {
+            let place = this.queue.iter().position(|op| op.seen_by_host.is_some());
+            let target =
+                |place| Epoch { stream: stream as u32, seq: this.executed + 1 + place as u64 };
+            targets.extend(place.map(target));
+        }
+        let stream = targets.into_iter().find_map(|target| self.needed_for(target))?;
+        let next = self.streams[stream as usize].queue.front();
+        if let Some(clock) = next.and_then(|op| op.seen_by_host.clone()) {
+            self.all_threads_learn(&clock);
+        }
         Some(self.step(stream))
     }
 
@@ -199,6 +219,13 @@ impl Machine {
         self.queued -= 1;
         let seq = self.streams[stream as usize].executed + 1;
         let start = op.deps.iter().map(|dep| self.end_of(*dep)).max().unwrap_or(0);
+        if let Some(clock) = &op.seen_by_host {
+            self.host_may_wait -= 1;
+            // A copy during a call is a result that the host has to wait for.
+            if !matches!(op.action, Action::Copy { .. }) {
+                self.all_threads_learn(clock);
+            }
+        }
         if let Action::HostCall(call) = op.action {
             self.streams[stream as usize].calling_host = true;
             return Progress::CallHost(call, stream);

@@ -94,7 +94,7 @@ impl Machine {
         let (mut lanes, known) = (Vec::new(), self.host_clock());
         for _ in &ends {
             // The lane of a graph that is gone would order this one after its work, unless the host has waited for it.
-            let is_over = |last: Epoch| last.seq == 0 || known.covers(last);
+            let is_over = |last: Epoch| last.seq == 0 || known.covers(last) && self.executed(last);
             let mut lanes_left = self.graphs.free_lanes.iter();
             let free = lanes_left.position(|&(of, lane)| of == context && is_over(self.last(lane)));
             lanes.push(match free {

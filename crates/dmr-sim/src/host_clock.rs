@@ -10,6 +10,7 @@ use crate::universe::HostOrder;
 /// The operations that host threads have found complete.
 pub(crate) struct HostClock {
     order: HostOrder,
+    /// The operations that are complete for all threads.
     shared: Clock,
     per_thread: HashMap<ThreadId, Clock>,
 }
@@ -22,14 +23,20 @@ impl HostClock {
     fn clock(&self) -> Option<&Clock> {
         match self.order {
             HostOrder::Linearised => Some(&self.shared),
-            HostOrder::PerThread => self.per_thread.get(&std::thread::current().id()),
+            HostOrder::PerThread => {
+                self.per_thread.get(&std::thread::current().id()).or(Some(&self.shared))
+            }
         }
     }
 
     fn clock_mut(&mut self) -> &mut Clock {
         match self.order {
             HostOrder::Linearised => &mut self.shared,
-            HostOrder::PerThread => self.per_thread.entry(std::thread::current().id()).or_default(),
+            HostOrder::PerThread => {
+                let shared = &self.shared;
+                let entry = self.per_thread.entry(std::thread::current().id());
+                entry.or_insert_with(|| shared.clone())
+            }
         }
     }
 }
@@ -51,6 +58,14 @@ impl Machine {
     pub(crate) fn host_learns(&mut self, clock: &Clock) {
         let clock = self.shadow.words.up_to_date(clock.clone());
         self.host.clock_mut().join(&clock);
+    }
+
+    /// Adds `clock` to the clocks of all host threads: which of them sees a word, or is told by a host function, is not
+    /// known.
+    pub(crate) fn all_threads_learn(&mut self, clock: &Clock) {
+        let clock = self.shadow.words.up_to_date(clock.clone());
+        self.host.shared.join(&clock);
+        self.host.per_thread.values_mut().for_each(|known| known.join(&clock));
     }
 
     /// Orders all operations that come after `epoch` after all of `gained` as well.

@@ -103,6 +103,14 @@ pub(crate) struct Machine {
     pub(crate) host: HostClock,
     /// Operations submitted and not yet executed.
     pub(crate) queued: usize,
+    /// Those of them by which the host can learn something without a driver call.
+    pub(crate) host_may_wait: usize,
+    /// The driver calls so far.
+    pub(crate) calls: u64,
+    /// Threads that have unlocked the machine to wait.
+    pub(crate) waiting: usize,
+    /// `true` while a thread runs the work that the host may wait for, between driver calls.
+    pub(crate) runs_for_host: bool,
     pub(crate) host_calls_returned: u64,
     names: HashMap<&'static str, Arc<Origin>>,
 }
@@ -243,6 +251,10 @@ impl Machine {
             pinned: HashMap::new(),
             host: HostClock::new(config.host_order),
             queued: 0,
+            host_may_wait: 0,
+            calls: 0,
+            waiting: 0,
+            runs_for_host: false,
             host_calls_returned: 0,
             names: HashMap::new(),
             config,

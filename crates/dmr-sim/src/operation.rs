@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::address::is_host_range;
 use crate::checks::Ticket;
-use crate::clock::Epoch;
+use crate::clock::{Clock, Epoch};
 use crate::history::Origin;
 use crate::kernel::{Footprint, Kernel, KernelArgs};
 use crate::words::{Test, Value};
@@ -16,6 +17,9 @@ pub(crate) struct Op {
     /// Operations that must have executed, besides the earlier ones of its stream.
     pub(crate) deps: SmallVec<[Epoch; 2]>,
     pub(crate) action: Action,
+    /// For an operation by which the host can learn, without a driver call, that the stream has come so far: the
+    /// operations that come before.
+    pub(crate) seen_by_host: Option<Box<Clock>>,
 }
 
 /// The effect of an operation.
@@ -63,6 +67,25 @@ pub(crate) enum Action {
     HostCall(HostCall),
     /// The parts of one memset or copy.
     Several(Vec<Action>),
+}
+
+impl Action {
+    /// Returns whether the host can learn of it without a driver call: a host function, or a write to host memory of at
+    /// most the bytes of a word, which the host may poll.
+    pub(crate) fn is_seen_by_host(&self) -> bool {
+        let is_word = |at: u64, bytes: u64| (1..=8).contains(&bytes) && is_host_range(at, bytes);
+        match self {
+            Self::HostCall(_) => true,
+            Self::Fill { at, len, .. } => is_word(*at, *len),
+            Self::Copy { to, len, .. } => is_word(*to, *len),
+            Self::WriteWord { at, value } => is_word(*at, value.bytes()),
+            Self::Kernel(launch) => {
+                let mut writes = launch.declared.writes.iter().chain(&launch.declared.atomics);
+                writes.any(|&(at, bytes)| is_word(at, bytes))
+            }
+            _ => false,
+        }
+    }
 }
 
 pub(crate) struct Launch {

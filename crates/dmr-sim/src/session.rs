@@ -182,6 +182,7 @@ pub(crate) fn driver_call(
         }
         let mut session = shared.session();
         session.call = name;
+        session.calls += 1;
         if let Some(context) = context {
             session.check_context(context)?;
             session.context = Some(context);
@@ -191,6 +192,7 @@ pub(crate) fn driver_call(
         // A fault of the device while the call waited is the call's result.
         let fault = device.and_then(|device| session.devices[device].lost);
         session.let_run();
+        session.run_for_host();
         session.report_refusals();
         outcome.and(fault.map_or(Ok(()), Err))
     });

@@ -18,6 +18,9 @@ const PROMPT: Duration = Duration::from_millis(100);
 /// The time between two checks of a thread that waits for a stream that waits for a word.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
+/// The time without a driver call after which the work that the host may wait for runs.
+const IDLE: Duration = Duration::from_millis(10);
+
 impl Session<'_> {
     /// Runs until the operation has executed.
     pub(crate) fn run_until(&mut self, target: Epoch) {
@@ -125,6 +128,38 @@ impl Session<'_> {
         }
     }
 
+    /// Starts a thread that runs the work that the host may wait for without a driver call, if there is some.
+    pub(crate) fn run_for_host(&mut self) {
+        if self.host_may_wait == 0 || self.runs_for_host {
+            return;
+        }
+        let shared = Arc::downgrade(self.shared);
+        let run = move || {
+            let (mut calls, mut idle) = (None, Duration::ZERO);
+            while let Some(shared) = shared.upgrade() {
+                let mut session = shared.session();
+                if session.host_may_wait == 0 {
+                    session.runs_for_host = false;
+                    return;
+                }
+                idle = if calls == Some(session.calls) { idle + IDLE } else { Duration::ZERO };
+                calls = Some(session.calls);
+                // A call that waits for a prompt host callback goes on by itself.
+                let is_idle = idle > if session.waiting == 0 { Duration::ZERO } else { 2 * PROMPT };
+                while is_idle && let Some(step) = session.step_for_host() {
+                    if let Progress::CallHost(call, stream) = step {
+                        session.call_host(call, stream);
+                    }
+                }
+                drop(session);
+                drop(shared);
+                std::thread::sleep(IDLE);
+            }
+        };
+        let thread = std::thread::Builder::new().name("cuda progress".to_owned());
+        self.runs_for_host = thread.spawn(run).is_ok();
+    }
+
     /// Starts a host callback on a thread of its own, as the driver does: a callback that waits for the
     /// program blocks its stream, and no other work.
     fn call_host(&mut self, call: HostCall, stream: u32) {
@@ -150,6 +185,7 @@ impl Session<'_> {
 
     /// Unlocks the machine while `busy`, until a host callback has returned or the time is over.
     fn wait_while(&mut self, at_most: Option<Duration>, busy: impl Fn(&Machine) -> bool) {
+        self.waiting += 1;
         let until = at_most.map(|at_most| Instant::now() + at_most);
         while busy(self)
             && let Some(guard) = self.machine.take()
@@ -161,8 +197,9 @@ impl Session<'_> {
             };
             self.machine = Some(guard);
             if until.is_some_and(|until| until <= Instant::now()) {
-                return;
+                break;
             }
         }
+        self.waiting -= 1;
     }
 }
