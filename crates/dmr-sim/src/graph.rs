@@ -105,19 +105,30 @@ impl Graph {
 
     /// Returns the nodes in an order that the edges allow; `None` if there is a cycle.
     pub(crate) fn sorted(&self) -> Option<Vec<u32>> {
-        let (mut order, mut done) = (Vec::new(), BTreeSet::new());
-        while order.len() < self.nodes.len() {
-            let ready = |(id, node): &(&u32, &Node)| {
-                !done.contains(*id) && node.after.iter().all(|before| done.contains(before))
-            };
-            let next: Vec<u32> = self.nodes.iter().filter(ready).map(|(&id, _)| id).collect();
-            if next.is_empty() {
-                return None;
+        let mut followers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        let mut missing: BTreeMap<u32, usize> = BTreeMap::new();
+        for (&id, node) in &self.nodes {
+            missing.insert(id, node.after.len());
+            for &before in &node.after {
+                followers.entry(before).or_default().push(id);
             }
-            done.extend(next.iter().copied());
-            order.extend(next);
         }
-        Some(order)
+        let mut order = Vec::new();
+        let mut ready: Vec<u32> =
+            missing.iter().filter(|left| *left.1 == 0).map(|left| *left.0).collect();
+        while !ready.is_empty() {
+            let mut next = Vec::new();
+            for &follower in ready.iter().filter_map(|id| followers.get(id)).flatten() {
+                if let Some(left) = missing.get_mut(&follower) {
+                    *left -= 1;
+                    next.extend((*left == 0).then_some(follower));
+                }
+            }
+            next.sort_unstable();
+            order.append(&mut ready);
+            ready = next;
+        }
+        (order.len() == self.nodes.len()).then_some(order)
     }
 
     /// Returns whether each node of `nodes` is one of `last` or comes before one of them.
