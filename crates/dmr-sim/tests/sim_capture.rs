@@ -214,3 +214,16 @@ fn a_stream_joins_a_capture_as_it_is() {
     assert!(end(a).is_err());
     assert_eq!(status(b), NONE);
 }
+
+#[test]
+fn a_module_is_loaded_during_a_capture_which_stays_valid() {
+    let (_universe, _gpu) = machine();
+    let a = gpu::stream();
+    begin(a);
+    let text = std::ffi::CString::new(gpu::ptx("k", &["u64"])).unwrap();
+    let mut module = std::ptr::null_mut();
+    // SAFETY: the image is a C string; the out-parameter is a live local.
+    unsafe { sys::cuModuleLoadData(&mut module, text.as_ptr().cast()) }.result().unwrap();
+    assert_eq!(status(a), ACTIVE);
+    end(a).unwrap();
+}

@@ -80,7 +80,6 @@ unsafe fn load(
 ) -> Code {
     driver_call(name, Scope::Context, |session| {
         required(module)?;
-        session.refuse_while_capturing()?;
         let index = session.load_image(image, log)?;
         // SAFETY: by this function's contract.
         unsafe { put(module, session.handle(Kind::Module, index)) }
