@@ -106,6 +106,8 @@ pub(super) struct Transfer {
     pub(super) count: u8,
     /// True if loaded elements are sign-extended, and to how many bits.
     pub(super) extend: u8,
+    /// The bytes of a lane that a load accesses, as bits.
+    pub(super) used: u32,
     /// The registers to load.
     pub(super) registers: [Reg; 8],
     /// The values to store.

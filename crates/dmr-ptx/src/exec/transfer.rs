@@ -63,7 +63,7 @@ impl Core<'_> {
         }
         let buffer = &mut buffer[..bytes as usize];
         let run = Run { address, first: mask.trailing_zeros() as usize % WARP, count: 1 };
-        self.read_run(common, warp, &reach, run, buffer)?;
+        self.read_used(common, warp, &reach, (run, transfer.used), buffer)?;
         self.broadcast(warp, fragment.base, transfer, (&reach, run), buffer);
         Ok(true)
     }
@@ -87,7 +87,7 @@ impl Core<'_> {
             if mask == Mask::MAX && is_one_run(addresses, distance) {
                 let run = Run { address: addresses[0], first: 0, count: WARP };
                 let buffer = &mut buffer[..WARP * bytes as usize];
-                core.read_run(common, warp, &reach, run, buffer)?;
+                core.read_used(common, warp, &reach, (run, transfer.used), buffer)?;
                 core.scatter(warp, base, transfer, (&reach, run), buffer);
                 return Ok(());
             }
@@ -100,16 +100,53 @@ impl Core<'_> {
                     let run = Run { address: addresses[lane], first: lane, count: 1 };
                     let buffer = &mut buffer[..bytes as usize];
                     let reach = Reach { mask: same, uniform: true, ..reach };
-                    core.read_run(common, warp, &reach, run, buffer)?;
+                    core.read_used(common, warp, &reach, (run, transfer.used), buffer)?;
                     core.broadcast(warp, base, transfer, (&reach, run), buffer);
                 } else if let Some(run) = next_run(&mut rest, addresses, distance) {
                     let buffer = &mut buffer[..run.count * bytes as usize];
-                    core.read_run(common, warp, &reach, run, buffer)?;
+                    core.read_used(common, warp, &reach, (run, transfer.used), buffer)?;
                     core.scatter(warp, base, transfer, (&reach, run), buffer);
                 }
             }
             Ok(())
         })
+    }
+
+    /// Reads the bytes of a run, of each lane those of the mask `bytes.1`. The others are zero.
+    fn read_used(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        reach: &Reach,
+        bytes: (Run, u32),
+        into: &mut [u8],
+    ) -> Result<(), Box<Stop>> {
+        let (run, used) = bytes;
+        if used == u32::MAX {
+            return self.read_run(common, warp, reach, run, into);
+        }
+        into.fill(0);
+        let (each, mut unwritten) = (reach.bytes as usize, vec![0; into.len()]);
+        for (index, lane) in into.chunks_exact_mut(each).enumerate() {
+            let start = run.address.wrapping_add(index as u64 * distance(reach.space, reach.bytes));
+            let mut at = 0;
+            while at < each {
+                let len = (used >> at).trailing_ones() as usize;
+                if len > 0 {
+                    let (first, count) = (run.first + index, 1);
+                    let part = Run { address: start.wrapping_add(at as u64), first, count };
+                    let end = each.min(at + len);
+                    let reach = Reach { bytes: (end - at) as u32, ..*reach };
+                    self.read_run(common, warp, &reach, part, &mut lane[at..end])?;
+                    let at = index * each + at;
+                    unwritten[at..at + self.unwritten.len()].copy_from_slice(&self.unwritten);
+                }
+                at += len + 1;
+            }
+        }
+        let is_written = unwritten.iter().all(|&bits| bits == 0);
+        self.unwritten = if is_written { Vec::new() } else { unwritten };
+        Ok(())
     }
 
     pub(super) fn store(

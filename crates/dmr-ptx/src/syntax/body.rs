@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::error::ParseError;
 use super::module::{
     Body, Guard, Instruction, Label, LabelId, Opcode, OpcodeId, Operand, Position, Register,
-    RegisterId, SourceId, Variable,
+    RegisterId, SourceId, UsedBytes, Variable,
 };
 use super::names::{Found, Meaning, RangeKey, RegisterType};
 use super::parser::Parser;
@@ -148,7 +148,13 @@ impl<'a> Parser<'a> {
                 self.instruction(Some(guard))
             }
             Token::Dot("loc") => self.loc(),
-            Token::Dot("pragma") => self.pragma(),
+            Token::Dot("pragma") => {
+                if let Some(mask) = self.pragma()? {
+                    let instruction = self.body.body.instructions.len() as u32;
+                    self.body.body.used_bytes.push(UsedBytes { instruction, mask });
+                }
+                Ok(())
+            }
             Token::Dot("file") => self.file(),
             Token::Dot("reg" | "local" | "shared" | "param" | "global" | "const") => {
                 self.body_variables()

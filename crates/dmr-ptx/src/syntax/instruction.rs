@@ -16,6 +16,8 @@ pub struct Body {
     pub variables: Vec<Variable>,
     /// The instructions.
     pub instructions: Vec<Instruction>,
+    /// The bytes that loads use, by `.pragma "used_bytes_mask"`; those of other loads are all used.
+    pub used_bytes: Vec<UsedBytes>,
     /// The labels of instructions.
     pub labels: Vec<Label>,
     /// The lists of `.branchtargets`, by [`Operand::BranchTargets`].
@@ -24,6 +26,15 @@ pub struct Body {
     pub call_targets: Vec<Vec<FunctionId>>,
     /// The declarations of `.callprototype`, by [`Operand::Prototype`].
     pub prototypes: Vec<Prototype>,
+}
+
+/// The bytes of a load that are accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsedBytes {
+    /// The index of the instruction.
+    pub instruction: u32,
+    /// A bit for each byte, the first in the lowest bit.
+    pub mask: u32,
 }
 
 /// A register.

@@ -153,7 +153,7 @@ impl<'a> Parser<'a> {
             "file" => self.file(),
             "loc" => self.loc(),
             "section" => self.section(),
-            "pragma" => self.pragma(),
+            "pragma" => self.pragma().map(drop),
             "alias" => self.alias(),
             _ => {
                 let linkage = self.linkage()?;
@@ -221,14 +221,17 @@ impl<'a> Parser<'a> {
         self.advance()
     }
 
-    /// Goes past `.pragma "...";`: what it says does not change the result of a program.
-    pub(super) fn pragma(&mut self) -> Result<(), ParseError> {
+    /// Reads `.pragma "...";`, and returns the mask of `used_bytes_mask`: no other one changes the result of a program.
+    pub(super) fn pragma(&mut self) -> Result<Option<u32>, ParseError> {
         self.advance()?;
+        let mut used = None;
         loop {
-            let Token::Text(_) = self.token() else { return Err(self.unexpected("a string")) };
+            let Token::Text(text) = self.token() else { return Err(self.unexpected("a string")) };
+            used = used_bytes_mask(text).or(used);
             self.advance()?;
             if !self.take(",")? {
-                return self.expect(";");
+                self.expect(";")?;
+                return Ok(used);
             }
         }
     }
@@ -298,5 +301,14 @@ impl<'a> Parser<'a> {
     /// Returns the error of a name without a declaration.
     pub(super) fn unknown(name: &str, at: Position) -> ParseError {
         ParseError { at, message: format!("{} is not declared", Token::Word(name).shown()) }
+    }
+}
+
+/// Returns the mask of the text of `.pragma "used_bytes_mask MASK"`.
+fn used_bytes_mask(text: &str) -> Option<u32> {
+    let number = text.strip_prefix("used_bytes_mask")?.trim();
+    match number.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => number.parse().ok(),
     }
 }

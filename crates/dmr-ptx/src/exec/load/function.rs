@@ -142,6 +142,14 @@ impl FunctionLoader<'_, '_> {
             }
         }
         starts.push(self.loader.code.steps.len() as u32);
+        for used in &self.body.used_bytes {
+            let step = starts.get(used.instruction as usize).copied().unwrap_or(u32::MAX);
+            if let Some(Step { op: Op::Load(transfer), .. }) =
+                self.loader.code.steps.get_mut(step as usize)
+            {
+                transfer.used = used.mask;
+            }
+        }
         self.push(Guard::NONE, Op::Return);
         self.resolve_labels(entry, &starts);
         if self.function.is_entry {

@@ -192,6 +192,7 @@ impl FunctionLoader<'_, '_> {
             element: element as u8,
             count: count as u8,
             extend: 0,
+            used: u32::MAX,
             registers: [NO_REG; 8],
             values: [zero; 8],
         })
