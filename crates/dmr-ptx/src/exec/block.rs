@@ -9,7 +9,7 @@ use super::code::BarrierKind;
 use super::core::Faulted;
 use super::fault::{Checks, FaultKind};
 use super::in_flight::Copies;
-use super::order::Order;
+use super::order::{Order, Row};
 use super::shadow::Shadow;
 use super::warp::{Fragment, State, Warp};
 
@@ -26,6 +26,8 @@ pub(super) struct Arrivals {
     /// The number of arrived lanes whose predicate is true, and of those whose predicate is false.
     true_lanes: u32,
     false_lanes: u32,
+    /// What the warps have seen that arrive without waiting; empty if there are none.
+    ahead: Row,
 }
 
 /// The state that the warps of a block share.
@@ -94,6 +96,11 @@ impl Common {
     /// Returns the number of threads that a barrier is for at which some have arrived; `None` for all of the block.
     pub(super) fn waits_for(&self, id: u32) -> Option<Option<u32>> {
         (self.arrived >> id & 1 != 0).then(|| self.barriers[id as usize].threads)
+    }
+
+    /// Notes that a warp that has arrived at a barrier does not wait there.
+    pub(super) fn go_ahead(&mut self, warp: u32, id: u32) {
+        self.order.arrive(warp as usize, &mut self.barriers[id as usize].ahead);
     }
 
     /// Counts lanes of a warp that arrive at a barrier, below [`BARRIERS`]; `holds` are those whose predicate is true.
@@ -206,12 +213,16 @@ impl Block {
     fn release(&mut self, id: u32) {
         let barrier = &mut self.common.barriers[id as usize];
         let (holds, fails) = (barrier.true_lanes, barrier.false_lanes);
-        if barrier.threads.is_none() || barrier.lanes.iter().all(|&lanes| lanes != 0) {
+        let ahead = std::mem::take(&mut barrier.ahead);
+        let is_whole = barrier.threads.is_none() || barrier.lanes.iter().all(|&lanes| lanes != 0);
+        if is_whole && ahead.is_empty() {
             self.common.order.block();
         } else {
-            let has_arrived = |&warp: &usize| barrier.lanes[warp] != 0;
-            let warps: Vec<usize> = (0..self.warps.len()).filter(has_arrived).collect();
+            let waits = |fragment: &Fragment| matches!(fragment.state, State::Barrier { id: at, .. } if at == id);
+            let waiting = self.warps.iter().filter(|warp| warp.fragments.iter().any(waits));
+            let warps: Vec<usize> = waiting.map(|warp| warp.number as usize).collect();
             self.common.order.warps(&warps);
+            warps.iter().for_each(|&warp| self.common.order.acquire(warp, &ahead));
         }
         barrier.lanes.fill(0);
         (barrier.true_lanes, barrier.false_lanes, barrier.threads) = (0, 0, None);

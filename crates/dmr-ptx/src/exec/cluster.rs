@@ -6,9 +6,10 @@
 use crate::types::{Lanes, Mask};
 
 use super::block::{Block, Common};
-use super::code::{Reg, Value};
+use super::code::{Op, Reg, Value};
 use super::core::{Core, Flow, Stop, wait};
 use super::fault::FaultKind;
+use super::order::Row;
 use super::space::lanes_of;
 use super::warp::{Fragment, State, Warp};
 
@@ -41,6 +42,11 @@ pub(super) struct Arrivals {
     arrived: Vec<Mask>,
     /// The lanes whose arrival has completed, and that have not waited since.
     completed: Vec<Mask>,
+    /// What the warps that have arrived have seen, and what they had seen when the barrier last completed.
+    seen: Row,
+    acquired: Row,
+    /// True if a warp does something between its arrival and its wait.
+    is_split: bool,
 }
 
 /// The cluster of the block that runs.
@@ -72,6 +78,12 @@ impl Core<'_> {
                     return Err(Stop::invalid(message, twice));
                 }
                 arrivals.arrived[number] |= mask;
+                let next = self.code.steps.get(self.pc as usize + 1).map(|step| &step.op);
+                arrivals.is_split |= !matches!(next, Some(Op::Cluster(ClusterStep::Wait)));
+                common.order.arrive(number, &mut arrivals.seen);
+                if let Some(races) = &mut self.races {
+                    races.fence(common.number as u32);
+                }
                 if *releases {
                     self.fence(common, warp, super::global::Scope::Cluster);
                 }
@@ -93,6 +105,7 @@ impl Core<'_> {
                     return Ok(wait(fragment, State::Cluster));
                 }
                 arrivals.completed[number] &= !mask;
+                common.order.acquire(number, &arrivals.acquired);
                 fragment.pc += 1;
                 return Ok(Flow::Choose);
             }
@@ -172,6 +185,9 @@ impl Arrivals {
     pub(super) fn restart(&mut self) {
         self.arrived.fill(0);
         self.completed.fill(0);
+        self.seen.clear();
+        self.acquired.clear();
+        self.is_split = false;
     }
 
     fn reserve(&mut self, warp: usize) {
@@ -195,13 +211,23 @@ pub(super) fn complete(core: &mut Core<'_>, blocks: &mut [Block]) -> bool {
         return false;
     }
     if let Some(races) = &mut core.races {
-        blocks.iter().for_each(|block| races.fence(block.common.number as u32));
+        // Threads that have exited have not arrived.
+        let has_exited = |block: &&Block| block.warps.iter().any(|warp| warp.live != warp.lanes);
+        blocks.iter().filter(has_exited).for_each(|block| races.fence(block.common.number as u32));
         blocks.iter().for_each(|block| races.acquire(block.common.number as u32));
     }
     for block in blocks {
-        block.common.order.block();
+        let Common { order, cluster_arrivals: arrivals, .. } = &mut block.common;
+        let mut seen = std::mem::take(&mut arrivals.seen);
+        for warp in block.warps.iter().filter(|warp| warp.live == 0) {
+            order.arrive(warp.number as usize, &mut seen);
+        }
+        if !std::mem::take(&mut arrivals.is_split) {
+            order.block();
+            seen.clear();
+        }
+        arrivals.acquired = seen;
         for warp in &mut block.warps {
-            let arrivals = &mut block.common.cluster_arrivals;
             arrivals.reserve(warp.number as usize);
             let arrived = std::mem::take(&mut arrivals.arrived[warp.number as usize]);
             let completed = &mut arrivals.completed[warp.number as usize];
@@ -209,6 +235,7 @@ pub(super) fn complete(core: &mut Core<'_>, blocks: &mut [Block]) -> bool {
             for fragment in &mut warp.fragments {
                 if matches!(fragment.state, State::Cluster) && fragment.mask & !*completed == 0 {
                     *completed &= !fragment.mask;
+                    order.acquire(warp.number as usize, &arrivals.acquired);
                     fragment.state = State::Ready;
                     fragment.pc += 1;
                 }

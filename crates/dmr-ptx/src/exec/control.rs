@@ -335,6 +335,7 @@ impl Core<'_> {
             warp.fragments.push(others);
         }
         if barrier.kind == BarrierKind::Arrive {
+            common.go_ahead(warp.number, id);
             fragment.pc += 1;
             return Ok(Flow::Choose);
         }

@@ -11,7 +11,7 @@ use crate::types::{Mask, WARP};
 use super::space::lanes_of;
 
 /// For each warp, the stamp below which its accesses have been seen.
-type Row = Vec<u32>;
+pub(super) type Row = Vec<u32>;
 
 #[derive(Debug, Default)]
 struct WarpOrder {
@@ -140,6 +140,19 @@ impl Order {
             join(&mut self.warps[warp].seen, &row);
             self.warps[warp].lanes = now;
         }
+    }
+
+    /// Notes that a warp arrives at a barrier without waiting: `row` gets what those that wait there have seen.
+    pub(super) fn arrive(&mut self, warp: usize, row: &mut Row) {
+        let now = self.advance();
+        row.resize(self.warps.len(), 0);
+        join(row, &self.warps[warp].seen);
+        row[warp] = now;
+    }
+
+    /// Orders what `row` has seen before what a warp does now.
+    pub(super) fn acquire(&mut self, warp: usize, row: &Row) {
+        join(&mut self.warps[warp].seen, row);
     }
 
     /// Orders lanes of a warp.
