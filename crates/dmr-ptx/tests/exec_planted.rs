@@ -18,13 +18,13 @@ struct Planted {
 
 /// Thread number in `%r1`, block in `%r4`, the address of its word of the tile in `%r2`, of the output in `%rd1`; `%p0`
 /// holds in the first warp.
-const START: &str = ".reg .b32 %r<20>; .reg .b64 %rd<20>; .reg .pred %p<8>;
+const START: &str = ".reg .b32 %r<20>; .reg .b64 %rd<20>; .reg .pred %p<8>; .reg .f32 %f<10>;
     .shared .align 16 .b8 tile[256];
     ld.param.u64 %rd0, [out]; mov.u32 %r1, %tid.x; mov.u32 %r3, tile; mov.u32 %r4, %ctaid.x;
-    mul.wide.u32 %rd1, %r1, 4; add.s64 %rd1, %rd0, %rd1;
+    mul.wide.u32 %rd1, %r1, 4; add.s64 %rd1, %rd0, %rd1; cvt.rn.f32.u32 %f1, %r1;
     and.b32 %r5, %r1, 31; shl.b32 %r5, %r5, 2; add.u32 %r2, %r3, %r5; setp.lt.u32 %p0, %r1, 32;";
 
-const PLANTED: [Planted; 4] = [
+const PLANTED: [Planted; 6] = [
     Planted {
         name: "a thread that only arrives at a barrier reads what others have written before it",
         blocks: 1,
@@ -66,6 +66,25 @@ const PLANTED: [Planted; 4] = [
             @!%p1 ld.global.u32 %r7, [%rd1]; @!%p1 st.global.u32 [%rd1+128], %r7;",
         fault: "barrier.cluster.arrive.release; @%p1 st.global.u32 [%rd1], %r1;",
         repaired: "@%p1 st.global.u32 [%rd1], %r1; barrier.cluster.arrive.release; mov.u32 %r8, 0;",
+    },
+    Planted {
+        name: "two lanes write floats that differ in their high bytes alone",
+        blocks: 1,
+        threads: 32,
+        cluster: 1,
+        body: "FAULT st.global.f32 [%rd0], %f1;",
+        fault: "",
+        repaired: "mov.f32 %f1, 0f3f800000;",
+    },
+    Planted {
+        name: "the rows of a matrix overlap that a warp stores",
+        blocks: 1,
+        threads: 32,
+        cluster: 1,
+        body: "FAULT wmma.store.d.sync.aligned.row.m16n16k16.global.f32
+            [%rd0], {%f1, %f1, %f1, %f1, %f1, %f1, %f1, %f1}, %r6;",
+        fault: "mov.u32 %r6, 8;",
+        repaired: "mov.u32 %r6, 16;",
     },
 ];
 

@@ -175,13 +175,17 @@ impl Core<'_> {
         let Some(conflict) = found else { return Ok(()) };
         let mut equal = false;
         if touching == Touching::Write && conflict.earlier.kind == Kind::Write {
-            let mut old = [0];
-            let at =
-                Run { address: conflict.address, first: conflict.lane as usize % WARP, count: 1 };
-            let byte = Reach { bytes: 1, ..*reach };
-            let access = self.global_access(common, warp, &byte, at, 1);
-            let index = (conflict.address - run.address) as usize;
-            equal = self.memory.read(&access, &mut old).is_ok() && new.get(index) == Some(&old[0]);
+            // The bytes that the lane and the earlier one have written, where one access is within the other.
+            let (address, lane) = (conflict.address, conflict.lane as usize % WARP);
+            let index = (address - run.address) as usize;
+            let each = reach.bytes as usize;
+            let count = (each - index % each).min(usize::from(conflict.earlier.lane_bytes));
+            let mut old = vec![0; count];
+            let both = Reach { bytes: count as u32, ..*reach };
+            let at = Run { address, first: lane, count: 1 };
+            let access = self.global_access(common, warp, &both, at, count);
+            equal = self.memory.read(&access, &mut old).is_ok()
+                && new.get(index..index + count) == Some(&old[..]);
         }
         let thread = self.thread_index(conflict.earlier.thread);
         self.report_race(&Pair {

@@ -96,6 +96,8 @@ pub(crate) struct Earlier {
     pub(crate) thread: u32,
     pub(crate) kind: Kind,
     pub(crate) instruction: u32,
+    /// The bytes of a lane.
+    pub(crate) lane_bytes: u8,
 }
 
 /// Two accesses of the same byte without order.

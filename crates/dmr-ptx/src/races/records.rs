@@ -90,7 +90,8 @@ impl Records {
     pub(super) fn earlier(&self, entry: Entry) -> Earlier {
         let record = self.get(entry);
         let thread = record.first_thread + entry.lane();
-        Earlier { block: record.block, thread, kind: record.kind, instruction: record.instruction }
+        let Record { block, kind, instruction, lane_bytes, .. } = *record;
+        Earlier { block, thread, kind, instruction, lane_bytes }
     }
 
     /// Returns the bytes that they take: at most [`super::LIMIT`], which is reached before their numbers run out.

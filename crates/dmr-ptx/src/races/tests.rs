@@ -36,7 +36,7 @@ fn two_blocks_that_write_a_word_race_and_both_threads_are_named() {
     let mut races = Races::default();
     assert_eq!(touch(&mut races, warp(0, Write, 0x1000)), None);
     let later = lane(1, 9, Write, 0x1014, 4);
-    let earlier = Earlier { block: 0, thread: 5, kind: Write, instruction: 1 };
+    let earlier = Earlier { block: 0, thread: 5, kind: Write, instruction: 1, lane_bytes: 4 };
     assert_eq!(touch(&mut races, later), Some(Conflict { address: 0x1014, lane: 9, earlier }));
 }
 
