@@ -24,7 +24,7 @@ const START: &str = ".reg .b32 %r<20>; .reg .b64 %rd<20>; .reg .pred %p<8>; .reg
     mul.wide.u32 %rd1, %r1, 4; add.s64 %rd1, %rd0, %rd1; cvt.rn.f32.u32 %f1, %r1;
     and.b32 %r5, %r1, 31; shl.b32 %r5, %r5, 2; add.u32 %r2, %r3, %r5; setp.lt.u32 %p0, %r1, 32;";
 
-const PLANTED: [Planted; 6] = [
+const PLANTED: [Planted; 7] = [
     Planted {
         name: "a thread that only arrives at a barrier reads what others have written before it",
         blocks: 1,
@@ -66,6 +66,15 @@ const PLANTED: [Planted; 6] = [
             @!%p1 ld.global.u32 %r7, [%rd1]; @!%p1 st.global.u32 [%rd1+128], %r7;",
         fault: "barrier.cluster.arrive.release; @%p1 st.global.u32 [%rd1], %r1;",
         repaired: "@%p1 st.global.u32 [%rd1], %r1; barrier.cluster.arrive.release; mov.u32 %r8, 0;",
+    },
+    Planted {
+        name: "atomic changes by two blocks have the scope of a block",
+        blocks: 2,
+        threads: 32,
+        cluster: 1,
+        body: "FAULT [%rd0], 1;",
+        fault: "red.relaxed.cta.global.add.u32",
+        repaired: "red.relaxed.gpu.global.add.u32",
     },
     Planted {
         name: "two lanes write floats that differ in their high bytes alone",

@@ -6,7 +6,7 @@ use crate::types::WARP;
 use super::block::Common;
 use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName, Thread};
-use super::global::Scope;
+use super::global::{AccessKind, Scope};
 use super::memory::Reach;
 use super::shadow::{Touch, Touching};
 use super::space::{Run, lanes_of};
@@ -152,6 +152,9 @@ impl Core<'_> {
                 Touching::Read => Kind::Read,
                 Touching::Write => Kind::Write,
                 Touching::StrongRead => Kind::StrongRead,
+                Touching::StrongWrite if reach.kind == AccessKind::Atomic(Scope::Cta) => {
+                    Kind::BlockWrite
+                }
                 Touching::StrongWrite => Kind::StrongWrite,
             },
             instruction: self.pc,
@@ -198,7 +201,7 @@ impl Core<'_> {
                 Kind::Read => Touching::Read,
                 Kind::Write => Touching::Write,
                 Kind::StrongRead => Touching::StrongRead,
-                Kind::StrongWrite => Touching::StrongWrite,
+                Kind::StrongWrite | Kind::BlockWrite => Touching::StrongWrite,
             },
             instruction: conflict.earlier.instruction,
             equal,

@@ -41,16 +41,24 @@ pub(crate) enum Kind {
     StrongRead,
     /// An atomic or volatile write; an atomic change.
     StrongWrite,
+    /// An atomic change, or a write, that is atomic for the threads of its block alone.
+    BlockWrite,
 }
 
 impl Kind {
     fn is_strong(self) -> bool {
-        matches!(self, Self::StrongRead | Self::StrongWrite)
+        matches!(self, Self::StrongRead | Self::StrongWrite | Self::BlockWrite)
     }
 
     /// Returns whether two accesses of these kinds are a race if they are not ordered. Strong reads are not kept.
     fn races_with(self, other: Self) -> bool {
         self == Self::Write || other == Self::Write
+    }
+
+    /// Returns whether two changes of different blocks are a race if they are not ordered.
+    fn is_too_narrow(self, other: Self) -> bool {
+        let changes = |kind| matches!(kind, Self::StrongWrite | Self::BlockWrite);
+        changes(self) && changes(other) && (self == Self::BlockWrite || other == Self::BlockWrite)
     }
 }
 
@@ -208,7 +216,10 @@ struct Check<'a, S> {
 
 impl<S: Fn(u32, u32, u32) -> bool> Check<'_, S> {
     fn races(&self, mine: Entry, other: Entry) -> bool {
-        self.record.kind.races_with(self.records.get(other).kind) && !self.is_ordered(mine, other)
+        let (kind, earlier) = (self.record.kind, self.records.get(other));
+        let is_race = kind.races_with(earlier.kind)
+            || (kind.is_too_narrow(earlier.kind) && self.record.block != earlier.block);
+        is_race && !self.is_ordered(mine, other)
     }
 
     /// Returns whether the earlier access `other` is ordered before `mine`.

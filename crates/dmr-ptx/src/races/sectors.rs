@@ -48,7 +48,7 @@ impl Cell {
         let found = self.entries().find(|&other| check.races(mine, other));
         match check.record.kind {
             Kind::Write => *self = Self { write: mine, ..Self::default() },
-            Kind::StrongWrite => self.change = mine,
+            Kind::StrongWrite | Kind::BlockWrite => self.change = mine,
             // What is ordered after this read is ordered after one that is ordered before it.
             _ if first == Entry::NONE || check.is_ordered(mine, first) => self.reads[0] = mine,
             _ => self.reads[1] = mine,
