@@ -24,7 +24,7 @@ const START: &str = ".reg .b32 %r<20>; .reg .b64 %rd<20>; .reg .pred %p<8>; .reg
     mul.wide.u32 %rd1, %r1, 4; add.s64 %rd1, %rd0, %rd1; cvt.rn.f32.u32 %f1, %r1;
     and.b32 %r5, %r1, 31; shl.b32 %r5, %r5, 2; add.u32 %r2, %r3, %r5; setp.lt.u32 %p0, %r1, 32;";
 
-const PLANTED: [Planted; 7] = [
+const PLANTED: [Planted; 10] = [
     Planted {
         name: "a thread that only arrives at a barrier reads what others have written before it",
         blocks: 1,
@@ -94,6 +94,40 @@ const PLANTED: [Planted; 7] = [
             [%rd0], {%f1, %f1, %f1, %f1, %f1, %f1, %f1, %f1}, %r6;",
         fault: "mov.u32 %r6, 8;",
         repaired: "mov.u32 %r6, 16;",
+    },
+    Planted {
+        name: "a bulk copy writes global memory, and is not waited for",
+        blocks: 1,
+        threads: 64,
+        cluster: 1,
+        body: "setp.eq.u32 %p1, %r1, 0; @%p0 st.shared.u32 [%r2], %r1; fence.proxy.async.shared::cta; bar.sync 0;
+            @!%p1 bra stored; cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r3], 128;
+            cp.async.bulk.commit_group; FAULT
+            stored: bar.sync 0; @!%p0 ld.global.u32 %r7, [%rd1+-128]; @!%p0 st.global.u32 [%rd1+128], %r7;",
+        fault: "",
+        repaired: "cp.async.bulk.wait_group 0;",
+    },
+    Planted {
+        name: "a bulk copy writes global memory, and is waited for until it has read",
+        blocks: 1,
+        threads: 64,
+        cluster: 1,
+        body: "setp.eq.u32 %p1, %r1, 0; @%p0 st.shared.u32 [%r2], %r1; fence.proxy.async.shared::cta; bar.sync 0;
+            @!%p1 bra stored; cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r3], 128;
+            cp.async.bulk.commit_group; FAULT
+            stored: bar.sync 0; @!%p0 ld.global.u32 %r7, [%rd1+-128]; @!%p0 st.global.u32 [%rd1+128], %r7;",
+        fault: "cp.async.bulk.wait_group.read 0;",
+        repaired: "cp.async.bulk.wait_group.read 0; cp.async.bulk.wait_group 0;",
+    },
+    Planted {
+        name: "a copy reads global memory that another thread overwrites",
+        blocks: 1,
+        threads: 64,
+        cluster: 1,
+        body: "@%p0 cp.async.ca.shared.global [%r2], [%rd1], 4; FAULT
+            bar.sync 0; @!%p0 st.global.u32 [%rd1+-128], %r1; cp.async.wait_all;",
+        fault: "",
+        repaired: "cp.async.wait_all;",
     },
 ];
 

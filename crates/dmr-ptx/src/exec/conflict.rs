@@ -83,6 +83,48 @@ impl Core<'_> {
         Err(Stop::new(kind, lane))
     }
 
+    /// Refuses an access to bytes of global memory that an asynchronous copy in flight reads or writes.
+    fn check_global_copies(
+        &mut self,
+        common: &Common,
+        warp: &Warp,
+        reach: &Reach,
+        run: Run,
+        access: (Touching, &[u8]),
+    ) -> Result<(), Box<Stop>> {
+        let (touching, new) = access;
+        let bytes = run.count as u64 * u64::from(reach.bytes);
+        let found = common.copies.global_conflict(run.address, bytes, touching.writes());
+        let Some((copy, at)) = found else { return Ok(()) };
+        let index = ((at - run.address) / u64::from(reach.bytes)) as usize;
+        let (lane, each) = (run.first + index, reach.bytes as usize);
+        // Kernels that work in place overwrite what the same thread has begun to copy.
+        if !copy.is_source && copy.thread == warp.number * WARP as u32 + lane as u32 {
+            return Ok(());
+        }
+        let mut old = vec![0; each];
+        let address = run.address + (index * each) as u64;
+        let whole =
+            self.global_access(common, warp, reach, Run { address, first: lane, count: 1 }, each);
+        let is_equal = touching == Touching::Write
+            && self.memory.read(&whole, &mut old).is_ok()
+            && new.get(index * each..(index + 1) * each) == Some(&old[..]);
+        if is_equal && !self.checks.equal_writes {
+            return Ok(());
+        }
+        let place = self.code.place(copy.instruction);
+        let verb = if copy.is_source { "written" } else { "read" };
+        let kind = FaultKind::Race {
+            space: SpaceName::Global,
+            address: at,
+            access: touching.name(),
+            other: Thread { block: common.index, thread: self.thread_index(copy.thread) },
+            earlier: format!("{verb} by an asynchronous copy at {place}, not waited for"),
+            equal: is_equal,
+        };
+        Err(Stop::new(kind, lane))
+    }
+
     /// Notes an access to shared memory that may be one of a copy in flight.
     pub(super) fn touch_ordered(
         &self,
@@ -137,6 +179,9 @@ impl Core<'_> {
         run: Run,
         access: (Touching, &[u8]),
     ) -> Result<(), Box<Stop>> {
+        if self.races.is_some() {
+            self.check_global_copies(common, warp, reach, run, access)?;
+        }
         let Some(races) = &mut self.races else { return Ok(()) };
         let (touching, new) = access;
         let lanes = if reach.uniform { reach.mask.count_ones() } else { run.count as u32 };

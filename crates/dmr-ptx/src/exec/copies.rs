@@ -29,6 +29,8 @@ pub(super) enum CopyStep {
     Wait {
         kind: CopyKind,
         but: u32,
+        /// True if it waits until they have read their bytes.
+        is_read: bool,
     },
     /// Waits for all copies of `cp.async`.
     WaitAll,
@@ -87,6 +89,8 @@ pub(super) struct Part {
     pub(super) address: u64,
     pub(super) bytes: u64,
     pub(super) is_source: bool,
+    /// The first of the bytes in global memory, if they are followed.
+    pub(super) global: Option<u64>,
 }
 
 impl Core<'_> {
@@ -109,28 +113,22 @@ impl Core<'_> {
                 threads.for_each(|thread| common.copies.commit(thread, *kind));
                 Ok(())
             }
-            CopyStep::Wait { kind, but } => self.wait_for_copies(common, warp, (*kind, *but), mask),
+            CopyStep::Wait { kind, but, is_read } => {
+                for thread in threads_of(warp, mask) {
+                    let copies = common.copies.wait(thread, *kind, *but, *is_read);
+                    self.finish_copies(common, warp, &copies)?;
+                }
+                Ok(())
+            }
             CopyStep::WaitAll => {
-                let threads = threads_of(warp, mask);
-                threads.for_each(|thread| common.copies.commit(thread, CopyKind::Lane));
-                self.wait_for_copies(common, warp, (CopyKind::Lane, 0), mask)
+                for thread in threads_of(warp, mask) {
+                    common.copies.commit(thread, CopyKind::Lane);
+                    let copies = common.copies.wait(thread, CopyKind::Lane, 0, false);
+                    self.finish_copies(common, warp, &copies)?;
+                }
+                Ok(())
             }
         }
-    }
-
-    /// Makes each lane wait for all its groups of copies but the last `groups.1`.
-    fn wait_for_copies(
-        &mut self,
-        common: &mut Common,
-        warp: &Warp,
-        groups: (CopyKind, u32),
-        mask: Mask,
-    ) -> Result<(), Box<Stop>> {
-        for thread in threads_of(warp, mask) {
-            let copies = common.copies.wait(thread, groups.0, groups.1);
-            self.finish_copies(common, warp, &copies)?;
-        }
-        Ok(())
     }
 
     fn copy_lanes(
@@ -161,15 +159,19 @@ impl Core<'_> {
             let size = sizes.map_or(all, |sizes| (sizes[lane] & 0xffff_ffff).min(all));
             let is_ignored = ignores.is_some_and(|ignores| ignores[lane] != 0);
             let copied = if is_ignored { 0 } else { size as usize };
+            let mut global = None;
             if copied > 0 {
                 let (space, offset) = resolve(from[lane]);
+                // Of a part, the bytes are not followed.
+                let is_followed = space == SpaceName::Global && copied as u64 == all;
+                global = is_followed.then_some(offset);
                 let source = Reach { space, bytes: copied as u32, ..reach };
                 let run = Run { address: offset, first: lane, count: 1 };
                 self.read_written(common, warp, &source, run, &mut buffer[..copied])?;
             }
             let run = Run { address: to[lane], first: lane, count: 1 };
             self.write_run(common, warp, &reach, run, &buffer[..usize::from(copy.bytes)])?;
-            let part = Part { address: to[lane], bytes: all, is_source: false };
+            let part = Part { address: to[lane], bytes: all, is_source: false, global };
             self.start_copy(common, warp, (CopyKind::Lane, lane), part, None);
         }
         Ok(())
@@ -218,11 +220,15 @@ impl Core<'_> {
                 at += part as u64;
             }
             if barrier.is_none() && source.0 == SpaceName::Shared {
-                let part = Part { address: source.1, bytes: size, is_source: true };
+                let global = (target.0 == SpaceName::Global).then_some(target.1);
+                let part = Part { address: source.1, bytes: size, is_source: true, global };
                 self.start_copy(common, warp, (CopyKind::Bulk, lane), part, None);
             }
             for target in &targets {
-                self.finish_target(common, warp, lane, target, size)?;
+                let global = (source.0 == SpaceName::Global).then_some(source.1);
+                let address = target.place.1;
+                let part = Part { address, bytes: size, is_source: false, global };
+                self.finish_target(common, warp, lane, target, part)?;
             }
         }
         Ok(())
@@ -251,16 +257,15 @@ impl Core<'_> {
         warp: &Warp,
         lane: usize,
         target: &CopyTarget,
-        bytes: u64,
+        part: Part,
     ) -> Result<(), Box<Stop>> {
         let Some(object) = target.object else { return Ok(()) };
         // Copies to other blocks are not noted.
         if target.place.1 < RANKED && object < RANKED {
             let phase = self.phase_of(common, object, lane)?;
-            let part = Part { address: target.place.1, bytes, is_source: false };
             self.start_copy(common, warp, (CopyKind::Bulk, lane), part, Some(phase));
         }
-        self.count_bytes(common, warp, lane, object, bytes)
+        self.count_bytes(common, warp, lane, object, part.bytes)
     }
 
     fn counted_access(
@@ -292,7 +297,7 @@ impl Core<'_> {
         part: Part,
         phase: Option<Phase>,
     ) {
-        let Part { address, bytes, is_source } = part;
+        let Part { address, bytes, is_source, global } = part;
         let end = address.checked_add(bytes);
         let is_inside = end.is_some_and(|end| end <= common.shared.len() as u64);
         if common.shadow.is_none() || bytes == 0 || !is_inside {
@@ -301,7 +306,18 @@ impl Core<'_> {
         let (kind, lane) = origin;
         let thread = warp.number * WARP as u32 + lane as u32;
         let instruction = self.pc;
-        let copy = InFlight { kind, thread, instruction, address, bytes, is_source, phase };
+        let is_read = false;
+        let copy = InFlight {
+            kind,
+            thread,
+            instruction,
+            address,
+            bytes,
+            is_source,
+            global,
+            is_read,
+            phase,
+        };
         common.copies.start(copy, common.shared.len());
     }
 
@@ -341,6 +357,11 @@ impl Core<'_> {
             let range = self.shared_range(common, &reach, run, copy.bytes as usize)?;
             let bytes = common.shared[range].to_vec();
             self.touch_ordered(common, warp, &reach, run, (touching, &bytes))?;
+            if let Some(address) = copy.global.filter(|_| !copy.is_source) {
+                let reach = Reach { space: SpaceName::Global, ..reach };
+                let run = Run { address, ..run };
+                self.touch_global(common, warp, &reach, run, (Touching::Read, &[]))?;
+            }
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Asynchronous copies that no thread has waited for, and the bytes of shared memory that they read and write.
+//! Asynchronous copies that no thread has waited for, and the bytes that they read and write.
 //!
 //! The bytes of a copy are there at once. Until it is waited for, an access to them is a race with the thread that began
 //! the copy: on a device they may not be there.
@@ -8,6 +8,7 @@
 //! ones, a block keeps [`MOST`]; those that begin later count as completed, which can only miss races.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 /// The instructions that a copy belongs to, each kind with groups of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,7 +39,18 @@ pub(super) struct InFlight {
     pub(super) bytes: u64,
     /// True if it reads the bytes, and false if it writes them.
     pub(super) is_source: bool,
+    /// The first of as many bytes in global memory, the other side of the copy, if that is followed.
+    pub(super) global: Option<u64>,
+    /// True if a thread has waited for it to read its bytes: it still writes those in global memory.
+    pub(super) is_read: bool,
     pub(super) phase: Option<Phase>,
+}
+
+impl InFlight {
+    /// Returns the bytes in global memory; none of a copy whose other side is not followed.
+    fn global_bytes(&self) -> Range<u64> {
+        self.global.map_or(0..0, |start| start..start.saturating_add(self.bytes))
+    }
 }
 
 /// The maximum number of copies that a block keeps.
@@ -67,6 +79,8 @@ pub(super) struct Copies {
     threads: HashMap<u32, Groups>,
     /// The copies whose completion an object counts, by its address.
     by_object: HashMap<u64, Vec<u32>>,
+    /// A range of global memory with the bytes of all copies.
+    global: Range<u64>,
 }
 
 impl Copies {
@@ -87,6 +101,12 @@ impl Copies {
             return;
         }
         self.words.resize(shared.div_ceil(4), 0);
+        let global = copy.global_bytes();
+        if self.is_empty() || self.global.is_empty() {
+            self.global = global;
+        } else if !global.is_empty() {
+            self.global = self.global.start.min(global.start)..self.global.end.max(global.end);
+        }
         let index = self.free.pop().unwrap_or(self.copies.len() as u32);
         if index as usize == self.copies.len() {
             self.copies.push(Some(copy));
@@ -140,23 +160,66 @@ impl Copies {
         copies.flatten().find(|copy| (writes || !copy.is_source) && overlaps(copy))
     }
 
+    /// Returns a copy in flight that an access to these bytes of global memory conflicts with, and the first such byte.
+    #[inline]
+    pub(super) fn global_conflict(
+        &self,
+        address: u64,
+        bytes: u64,
+        writes: bool,
+    ) -> Option<(&InFlight, u64)> {
+        if address >= self.global.end || address + bytes <= self.global.start || self.is_empty() {
+            return None;
+        }
+        self.copies.iter().flatten().find_map(|copy| {
+            let global = copy.global_bytes();
+            let (first, end) = (global.start.max(address), global.end.min(address + bytes));
+            (first < end && (writes || copy.is_source)).then_some((copy, first))
+        })
+    }
+
     /// Ends the group that a thread's copies since the last one belong to.
     pub(super) fn commit(&mut self, thread: u32, kind: CopyKind) {
         self.threads.entry(thread).or_default().committed[kind as usize] += 1;
     }
 
-    /// Removes the copies of a thread but those of its last `but` committed groups, and returns them.
-    pub(super) fn wait(&mut self, thread: u32, kind: CopyKind, but: u32) -> Vec<InFlight> {
+    /// Removes the copies of a thread but those of its last `but` committed groups, and returns them. The writes to
+    /// global memory of a group that only `is_read` stay.
+    pub(super) fn wait(
+        &mut self,
+        thread: u32,
+        kind: CopyKind,
+        but: u32,
+        is_read: bool,
+    ) -> Vec<InFlight> {
         let Some(groups) = self.threads.get_mut(&thread) else { return Vec::new() };
         let Some(end) = groups.committed[kind as usize].checked_sub(but) else { return Vec::new() };
         let copies = &self.copies;
         // Bulk copies that an object counts are in no group.
         let is_in_group =
             |copy: InFlight| copy.kind == kind && (kind == CopyKind::Lane || copy.phase.is_none());
+        let is_in_group = |copy: InFlight| is_in_group(copy) && !(is_read && copy.is_read);
         let is_kind = |index: u32| copies[index as usize].is_some_and(is_in_group);
         let done = groups.copies.extract_if(.., |(index, group)| is_kind(*index) && *group < end);
-        let done: Vec<u32> = done.map(|(index, _)| index).collect();
-        done.into_iter().filter_map(|index| self.remove(index)).collect()
+        let done: Vec<(u32, u32)> = done.collect();
+        let mut removed = Vec::new();
+        for (index, group) in done {
+            let Some(copy) = self.remove(index) else { continue };
+            if is_read && copy.global.is_some() {
+                self.keep_write(copy, group);
+            }
+            if !copy.is_read {
+                removed.push(copy);
+            }
+        }
+        removed
+    }
+
+    /// Notes the write to global memory of a copy that has read its bytes.
+    fn keep_write(&mut self, copy: InFlight, group: u32) {
+        let Some(index) = self.free.pop() else { return };
+        self.copies[index as usize] = Some(InFlight { is_read: true, ..copy });
+        self.threads.entry(copy.thread).or_default().copies.push((index, group));
     }
 
     /// Makes the phase of an object end with the `cp.async` copies of a thread, and returns these.
@@ -219,7 +282,17 @@ mod tests {
 
     fn copy(thread: u32, address: u64) -> InFlight {
         let (kind, instruction) = (CopyKind::Lane, 0);
-        InFlight { kind, thread, instruction, address, bytes: 4, is_source: false, phase: None }
+        InFlight {
+            kind,
+            thread,
+            instruction,
+            address,
+            bytes: 4,
+            is_source: false,
+            global: None,
+            is_read: false,
+            phase: None,
+        }
     }
 
     #[test]
@@ -252,7 +325,7 @@ mod tests {
         assert_eq!(copies.copies.len(), MOST);
         for thread in 0..1024 {
             copies.commit(thread, CopyKind::Lane);
-            copies.wait(thread, CopyKind::Lane, 0);
+            copies.wait(thread, CopyKind::Lane, 0, false);
         }
         assert!(copies.is_empty());
         copies.start(copy(0, 0), SHARED);

@@ -77,7 +77,7 @@ impl Core<'_> {
             let whole = map.box_bytes();
             let Some(barriers) = &barriers else {
                 self.store_box(common, warp, (&map, &rows), (address, lane), copy.reduction)?;
-                let part = Part { address, bytes: whole, is_source: true };
+                let part = Part { address, bytes: whole, is_source: true, global: None };
                 self.start_copy(common, warp, (CopyKind::Bulk, lane), part, None);
                 continue;
             };
@@ -85,7 +85,9 @@ impl Core<'_> {
             let ranks = copy.ranks.map(|ranks| self.value(warp, fragment.base, ranks)[lane]);
             for target in self.targets((SpaceName::Shared, address), object, ranks) {
                 self.load_box(common, warp, (&map, &rows), (target.place.1, lane))?;
-                self.finish_target(common, warp, lane, &target, whole)?;
+                let address = target.place.1;
+                let part = Part { address, bytes: whole, is_source: false, global: None };
+                self.finish_target(common, warp, lane, &target, part)?;
             }
         }
         Ok(())
@@ -214,7 +216,7 @@ impl Core<'_> {
                 let operation = (copy.change, usize::from(copy.element));
                 self.reduce(common, warp, (to[lane].wrapping_add(at), lane), operation, part)?;
             }
-            let part = Part { address, bytes: size, is_source: true };
+            let part = Part { address, bytes: size, is_source: true, global: None };
             self.start_copy(common, warp, (CopyKind::Bulk, lane), part, None);
         }
         Ok(())

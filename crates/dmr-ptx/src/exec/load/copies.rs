@@ -22,10 +22,12 @@ impl FunctionLoader<'_, '_> {
             }
             ["reduce", "async", "bulk", rest @ ..] => self.decode_reducing(rest, operands)?,
             ["async", "bulk", "commit_group"] => CopyStep::Commit(CopyKind::Bulk),
-            ["async", "bulk", "wait_group", ..] => wait(CopyKind::Bulk, operands)?,
+            ["async", "bulk", "wait_group", rest @ ..] => {
+                wait(CopyKind::Bulk, operands, rest.contains(&"read"))?
+            }
             ["async", "bulk", rest @ ..] => self.decode_bulk(rest, operands)?,
             ["async", "commit_group"] => CopyStep::Commit(CopyKind::Lane),
-            ["async", "wait_group"] => wait(CopyKind::Lane, operands)?,
+            ["async", "wait_group"] => wait(CopyKind::Lane, operands, false)?,
             ["async", "wait_all"] => CopyStep::WaitAll,
             ["async", "ca" | "cg", rest @ ..] => self.decode_lanes_copy(rest, operands)?,
             _ => return Err("this copy is not supported".to_owned()),
@@ -216,11 +218,11 @@ impl FunctionLoader<'_, '_> {
     }
 }
 
-fn wait(kind: CopyKind, operands: &[Operand]) -> Decoding<CopyStep> {
+fn wait(kind: CopyKind, operands: &[Operand], is_read: bool) -> Decoding<CopyStep> {
     let [Operand::Integer(but)] = operands else {
         return Err("its number of groups is not a constant".to_owned());
     };
-    Ok(CopyStep::Wait { kind, but: u32::try_from(*but).unwrap_or(u32::MAX) })
+    Ok(CopyStep::Wait { kind, but: u32::try_from(*but).unwrap_or(u32::MAX), is_read })
 }
 
 /// Returns the operation of a copy that reduces.
