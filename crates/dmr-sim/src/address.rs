@@ -17,6 +17,9 @@ pub(crate) const ALIGNMENT: u64 = 512;
 /// such a block, without room for it.
 const LARGE: u64 = 1 << 20;
 const PAGE: u64 = 2 << 20;
+/// The bytes behind each range of device memory that belong to no allocation, so that an overrun is out of bounds. The
+/// memory of a pool is one range: its blocks lie side by side, as on a device.
+const RED_ZONE: u64 = ALIGNMENT;
 
 /// Returns the device whose memory is at `at`; `None` for host addresses.
 pub(crate) fn device_of(at: u64) -> Option<usize> {
@@ -87,9 +90,15 @@ impl AddressSpace {
     }
 
     /// Takes `bytes` (a multiple of [`ALIGNMENT`]) from the smallest free range that holds them, the lowest of
-    /// several: addresses are reused early, so that a stale address soon belongs to another block.
+    /// several: addresses are reused early, so that a stale address soon belongs to another block. A red zone follows.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
-        self.take_aligned(bytes, if bytes >= LARGE { PAGE } else { ALIGNMENT })
+        let with_zone = bytes.checked_add(RED_ZONE)?;
+        self.take_aligned(with_zone, if bytes >= LARGE { PAGE } else { ALIGNMENT })
+    }
+
+    /// Frees what [`AddressSpace::take`] has returned, with the red zone.
+    pub(crate) fn release(&mut self, at: u64, bytes: u64) {
+        self.free_range(at, bytes + RED_ZONE);
     }
 
     /// Frees a range.
@@ -126,9 +135,9 @@ mod tests {
         let mut space = AddressSpace::of_device(1);
         let [a, b, c] = [512, 1024, 512].map(|bytes| space.take(bytes).unwrap());
         assert_eq!([device_of(a), device_of(c)], [Some(1), Some(1)]);
-        space.free_range(a, 512);
-        space.free_range(c, 512);
-        space.free_range(b, 1024);
+        space.release(a, 512);
+        space.release(c, 512);
+        space.release(b, 1024);
         assert_eq!((space.free.len(), space.by_size.len()), (1, 1));
         assert_eq!(space.take(2048), Some(a));
         assert_eq!(device_of(0x7fff_0000_0000), None);

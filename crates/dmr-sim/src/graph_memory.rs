@@ -71,7 +71,7 @@ impl Machine {
         };
         for memory in self.graphs.memory.extract_if(.., is_over) {
             self.store.erase(memory.at, taken(memory.bytes));
-            self.devices[memory.device].addresses.free_range(memory.at, taken(memory.bytes));
+            self.devices[memory.device].addresses.release(memory.at, taken(memory.bytes));
         }
     }
 

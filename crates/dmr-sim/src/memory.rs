@@ -352,7 +352,7 @@ impl Machine {
     pub(crate) fn free_on_device(&mut self, device: usize, at: u64, bytes: u64) {
         self.store.erase(at, bytes);
         let device = &mut self.devices[device];
-        device.addresses.free_range(at, bytes);
+        device.addresses.release(at, bytes);
         device.used -= bytes;
     }
 }

@@ -5,7 +5,7 @@ mod support;
 
 use cudarc::driver::sys::CUfunction;
 use dmr_sim::{Policy, Report, ReportKind, Universe};
-use support::gpu::{self, Gpu, copy, fill, launch_threads, malloc, order};
+use support::gpu::{self, Gpu, copy, fill, launch_threads, malloc, malloc_async, order};
 
 /// `out[i] = in[i] + 1` for each thread of a grid, and `count += 1` by an atomic operation.
 const TEXT: &str = r#".version 8.0
@@ -153,6 +153,25 @@ fn an_overrun_by_one_element_is_found_with_thread_and_line() {
     }
 }
 
+/// Allocations whose sizes are multiples of the alignment have a gap between them, too.
+#[test]
+fn an_overrun_of_a_full_allocation_is_not_one_of_its_neighbour() {
+    let bytes = 512; // 128 elements
+    for (first, found) in [(0, 0), (-4, 1), (4, 1)] {
+        let (universe, _gpu) = machine((Policy::Random, 1));
+        let increment = gpu::kernel(TEXT, "increment").unwrap();
+        let stream = gpu::stream();
+        let [_before, out, _after] = [(); 3].map(|()| malloc(bytes).unwrap());
+        let input = malloc(bytes).unwrap();
+        fill(input, 1, bytes, stream).unwrap();
+        launch(increment, &[out.wrapping_add_signed(first), input, 128], stream);
+        gpu::sync(stream).unwrap();
+        let reports = reports(&universe);
+        assert_eq!(reports.len(), found, "{first}: {reports:?}");
+        assert!(reports.iter().all(|report| report.kind == ReportKind::OutOfBounds), "{reports:?}");
+    }
+}
+
 #[test]
 fn atomic_operations_of_two_kernels_do_not_race() {
     for schedule in schedules() {
@@ -252,8 +271,9 @@ fn a_copy_of_a_lane_that_reaches_from_one_block_into_the_next_is_out_of_bounds()
     for (offset, expected) in [(448, 0), (480, 1)] {
         let (universe, _gpu) = machine((Policy::Eager, 0));
         let save = gpu::kernel(BULK, "save").unwrap();
-        let (stream, first, second) = (gpu::stream(), malloc(512).unwrap(), malloc(512).unwrap());
-        assert_eq!(first + 512, second, "neighbours");
+        let stream = gpu::stream();
+        let [first, second] = [(); 2].map(|()| malloc_async(512, stream).unwrap());
+        assert_eq!(first + 512, second, "neighbours in a pool");
         launch_threads(save, 1, 1, &[first + offset], stream).unwrap();
         gpu::sync(stream).unwrap();
         let found = reports(&universe);

@@ -4,7 +4,7 @@ mod support;
 
 use cudarc::driver::sys::CUfunction;
 use dmr_sim::{Footprint, KernelSite, Policy, ReportKind, Universe};
-use support::gpu::{self, copy, fill, free, launch, malloc, order};
+use support::gpu::{self, copy, fill, free, launch, malloc, malloc_async, order};
 use support::late::{findings, kinds, machine, recorded, reports, schedules};
 
 /// A kernel that adds 1 to a word by an atomic operation.
@@ -179,8 +179,8 @@ fn one_range_over_two_blocks_is_two_accesses_unless_one_access_crosses_the_borde
                     memory.write(args.u64(0) + at, &vec![1; step as usize]);
                 }
             });
-            let (first, second) = (malloc(512).unwrap(), malloc(512).unwrap());
-            assert_eq!(second, first + 512, "side by side");
+            let [first, second] = [(); 2].map(|()| malloc_async(512, m.a).unwrap());
+            assert_eq!(second, first + 512, "side by side in a pool");
             launch(kernel, &[first, 0], m.a).unwrap();
         })
     };
