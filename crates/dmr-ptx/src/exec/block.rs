@@ -26,7 +26,7 @@ pub(super) struct Arrivals {
     /// The number of arrived lanes whose predicate is true, and of those whose predicate is false.
     true_lanes: u32,
     false_lanes: u32,
-    /// What the warps have seen that arrive without waiting; empty if there are none.
+    /// The row of the warps that arrive without waiting; empty if there are none.
     ahead: Row,
 }
 

@@ -42,7 +42,7 @@ pub(super) struct Arrivals {
     arrived: Vec<Mask>,
     /// The lanes whose arrival has completed, and that have not waited since.
     completed: Vec<Mask>,
-    /// What the warps that have arrived have seen, and what they had seen when the barrier last completed.
+    /// The row of the warps that have arrived, and the row when the barrier last completed.
     seen: Row,
     acquired: Row,
     /// True if a warp does something between its arrival and its wait.
