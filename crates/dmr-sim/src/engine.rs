@@ -140,8 +140,8 @@ impl Machine {
         let this = &mut self.streams[stream as usize];
         this.calling_host = false;
         this.executed += 1;
-        let now = this.ended.last().copied().unwrap_or(0);
-        this.ended.push(now);
+        let epoch = Epoch { stream, seq: this.executed };
+        self.note_end(epoch, 0, 0);
         self.host_calls_returned += 1;
     }
 
@@ -230,18 +230,11 @@ impl Machine {
             self.streams[stream as usize].calling_host = true;
             return Progress::CallHost(call, stream);
         }
-        let duration = self.execute(Epoch { stream, seq }, op.action);
-        let this = &mut self.streams[stream as usize];
-        this.executed = seq;
-        let start = start.max(this.ended.last().copied().unwrap_or(0));
-        this.ended.push(start + duration);
+        let epoch = Epoch { stream, seq };
+        let duration = self.execute(epoch, op.action);
+        self.streams[stream as usize].executed = seq;
+        self.note_end(epoch, start, duration);
         Progress::Ran
-    }
-
-    /// Returns the time at which an executed operation ended, in virtual nanoseconds.
-    pub(crate) fn end_of(&self, epoch: Epoch) -> u64 {
-        let ended = &self.streams[epoch.stream as usize].ended;
-        epoch.seq.checked_sub(1).and_then(|at| ended.get(at as usize)).copied().unwrap_or(0)
     }
 
     /// Executes work, and returns its time on the virtual clock.

@@ -28,7 +28,6 @@ pub(crate) struct Executable {
     /// The place in `lanes` of each node.
     lane_of: Vec<usize>,
     lanes: Vec<u32>,
-    context: u32,
     /// The end of the last launch.
     last: Option<(Epoch, Clock)>,
 }
@@ -51,13 +50,6 @@ impl Graphs {
     pub(crate) fn executable(&mut self, id: u32) -> Outcome<&mut Executable> {
         self.executables.get_mut(&id).ok_or(ERROR_INVALID_VALUE)
     }
-
-    /// Removes an executable graph. Its work still runs.
-    pub(crate) fn destroy(&mut self, id: u32) -> Outcome {
-        let gone = self.executables.remove(&id).ok_or(ERROR_INVALID_VALUE)?;
-        self.free_lanes.extend(gone.lanes.into_iter().map(|lane| (gone.context, lane)));
-        Ok(())
-    }
 }
 
 /// The reason why an executable graph cannot take over a graph: `CUgraphExecUpdateResult`.
@@ -68,6 +60,13 @@ pub(crate) enum Mismatch {
 }
 
 impl Machine {
+    /// Removes an executable graph. Its work still runs.
+    pub(crate) fn destroy_executable(&mut self, id: u32) -> Outcome {
+        let gone = self.graphs.executables.remove(&id).ok_or(ERROR_INVALID_VALUE)?;
+        gone.lanes.into_iter().for_each(|lane| self.retire_stream(lane));
+        Ok(())
+    }
+
     /// Makes an executable graph. A graph with nodes of memory has one at a time.
     pub(crate) fn instantiate(&mut self, number: u32, flags: u64, context: u32) -> Outcome<u32> {
         let graphs = &mut self.graphs;
@@ -91,21 +90,11 @@ impl Machine {
             lane_of.push(lane.unwrap_or(ends.len() - 1));
         }
         let device = self.contexts.get(context as usize).ok_or(ERROR_INVALID_CONTEXT)?.device;
-        let (mut lanes, known) = (Vec::new(), self.host_clock());
-        for _ in &ends {
-            // The lane of a graph that is gone would order this one after its work, unless the host has waited for it.
-            let is_over = |last: Epoch| last.seq == 0 || known.covers(last) && self.executed(last);
-            let mut lanes_left = self.graphs.free_lanes.iter();
-            let free = lanes_left.position(|&(of, lane)| of == context && is_over(self.last(lane)));
-            lanes.push(match free {
-                Some(at) => self.graphs.free_lanes.swap_remove(at).1,
-                None => self.new_stream(context, device, StreamKind::NonBlocking, 0),
-            });
-        }
+        let lane = |_| self.new_stream(context, device, StreamKind::NonBlocking, 0);
+        let lanes: Vec<u32> = ends.iter().map(lane).collect();
         let graphs = &mut self.graphs;
         graphs.last_executable += 1;
-        let executable =
-            Executable { flags, graph: number, nodes, lane_of, lanes, context, last: None };
+        let executable = Executable { flags, graph: number, nodes, lane_of, lanes, last: None };
         graphs.executables.insert(graphs.last_executable, executable);
         Ok(graphs.last_executable)
     }

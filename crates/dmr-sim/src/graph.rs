@@ -23,8 +23,6 @@ pub(crate) struct Graphs {
     pub(crate) event_nodes: HashMap<u32, Vec<u32>>,
     last_node: u32,
     pub(crate) last_executable: u32,
-    /// Lanes of executable graphs that were destroyed, by context.
-    pub(crate) free_lanes: Vec<(u32, u32)>,
     /// The memory of nodes, also of nodes that no graph has any more.
     pub(crate) memory: Vec<Arc<GraphMemory>>,
 }

@@ -47,6 +47,11 @@ impl Machine {
         self.host.clock().cloned().unwrap_or_default()
     }
 
+    /// Returns whether the calling host thread has found the operation, and all that come before, complete.
+    pub(crate) fn host_knows(&self, epoch: Epoch) -> bool {
+        epoch.seq == 0 || self.host.clock().is_some_and(|known| known.covers(epoch))
+    }
+
     /// Returns the operations that some host thread has found complete: a lock of the program may order the threads.
     pub(crate) fn clock_of_all_threads(&self) -> Clock {
         let mut all = self.host.shared.clone();

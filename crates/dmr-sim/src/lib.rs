@@ -32,7 +32,7 @@
 //! | `driver` | the driver's functions, one file per chapter of its manual, and the names that are refused |
 //! | `abi`, `codes`, `attributes`, `handle` | C types, result codes, attributes of devices, handles |
 //! | `session`, `registry` | one call: its universe, counting, faults, the lock |
-//! | `engine`, `machine` | submission and execution: clocks, dependencies, the scheduler |
+//! | `engine`, `machine`, `end_times` | submission and execution: clocks, dependencies, the scheduler, and when work ended |
 //! | `checks` | the order of checks, also of launches whose footprint is known only when they have run |
 //! | `shadow`, `history`, `findings`, `report` | the state of the checks, the history of each byte, and findings about accesses |
 //! | `regions`, `freed` | the blocks of pools, and freed memory |
@@ -68,6 +68,7 @@ mod declared;
 mod driver;
 mod driver_pool;
 mod elf;
+mod end_times;
 mod engine;
 mod executable;
 mod faults;

@@ -19,6 +19,7 @@ use crate::checks::CheckLog;
 use crate::clock::{Clock, Epoch};
 use crate::declared::Declarations;
 use crate::driver_pool::DriverPool;
+use crate::end_times::EndTimes;
 use crate::findings::Findings;
 use crate::graph::Graphs;
 use crate::graph_memory::GraphUsage;
@@ -68,6 +69,11 @@ pub(crate) struct Machine {
     pub(crate) contexts: Vec<Context>,
     /// All streams; never shrinks, because an index is a stream's component in every clock.
     pub(crate) streams: Vec<Stream>,
+    /// The streams that were destroyed, and whose index no new one has taken.
+    pub(crate) retired: Vec<u32>,
+    /// The indices of the streams by their numbers, which handles have.
+    pub(crate) stream_of_number: HashMap<u32, u32>,
+    last_stream_number: u32,
     pub(crate) per_thread: HashMap<(ThreadId, u32), u32>,
     pub(crate) events: HashMap<u32, Event>,
     pub(crate) next_event: u32,
@@ -152,6 +158,8 @@ pub(crate) struct Context {
 }
 
 pub(crate) struct Stream {
+    /// No stream has that of another, also after its end.
+    pub(crate) number: u32,
     pub(crate) context: u32,
     pub(crate) device: usize,
     pub(crate) kind: StreamKind,
@@ -166,8 +174,7 @@ pub(crate) struct Stream {
     pub(crate) calling_host: bool,
     /// The operations that come before the next one, all of this stream included.
     pub(crate) clock: Clock,
-    /// The time at which each executed operation ended, in virtual nanoseconds.
-    pub(crate) ended: Vec<u64>,
+    pub(crate) ended: EndTimes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,6 +232,9 @@ impl Machine {
             devices: (0..config.devices).map(device).collect(),
             contexts: Vec::new(),
             streams: Vec::new(),
+            retired: Vec::new(),
+            stream_of_number: HashMap::new(),
+            last_stream_number: 0,
             per_thread: HashMap::new(),
             events: HashMap::new(),
             next_event: 0,
@@ -299,7 +309,9 @@ impl Machine {
         kind: StreamKind,
         priority: c_int,
     ) -> u32 {
-        self.streams.push(Stream {
+        self.last_stream_number += 1;
+        let mut stream = Stream {
+            number: self.last_stream_number,
             context,
             device,
             kind,
@@ -311,9 +323,47 @@ impl Machine {
             executed: 0,
             calling_host: false,
             clock: Clock::default(),
-            ended: Vec::new(),
-        });
-        self.streams.len() as u32 - 1
+            ended: EndTimes::default(),
+        };
+        let index = match self.take_retired(context) {
+            Some(index) => {
+                // Its operations are numbered on, because they are in the clocks and in the history.
+                let old = &mut self.streams[index as usize];
+                (stream.submitted, stream.executed) = (old.submitted, old.executed);
+                std::mem::swap(&mut stream.ended, &mut old.ended);
+                *old = stream;
+                index
+            }
+            None => {
+                self.streams.push(stream);
+                self.streams.len() as u32 - 1
+            }
+        };
+        self.stream_of_number.insert(self.last_stream_number, index);
+        index
+    }
+
+    /// Ends a stream, whose pending work still executes.
+    pub(crate) fn retire_stream(&mut self, index: u32) {
+        let stream = &mut self.streams[index as usize];
+        stream.destroyed = true;
+        self.stream_of_number.remove(&stream.number);
+        self.objects.stream_attributes.retain(|&(of, _), _| of != index);
+        self.retired.push(index);
+    }
+
+    /// Takes the index of a destroyed stream whose work the calling thread has found complete. What is submitted to a
+    /// stream that this thread makes comes after that work in any case, so no race is missed.
+    fn take_retired(&mut self, context: u32) -> Option<u32> {
+        let is_free = |&index: &u32| {
+            let stream = &self.streams[index as usize];
+            stream.context == context
+                && stream.capture.is_none()
+                && stream.executed == stream.submitted
+                && self.host_knows(self.last(index))
+        };
+        let at = self.retired.iter().position(is_free)?;
+        Some(self.retired.swap_remove(at))
     }
 
     pub(crate) fn event(&mut self, index: u32) -> Outcome<&mut Event> {

@@ -263,7 +263,7 @@ impl Session<'_> {
         let context = match (self.context, scope) {
             (Some(context), _) => context,
             (None, Scope::Stream(stream)) => {
-                let index = self.index_of(Kind::Stream, stream).ok()?;
+                let index = self.stream_index(stream).ok()?;
                 return self.streams.get(index as usize).map(|stream| stream.device);
             }
             (None, Scope::Event(event)) => {
@@ -286,7 +286,7 @@ impl Session<'_> {
             0 if PER_THREAD_DEFAULT.get() => self.per_thread_stream()?,
             0 | STREAM_LEGACY => self.contexts[self.context()? as usize].legacy,
             STREAM_PER_THREAD => self.per_thread_stream()?,
-            handle => self.index_of(Kind::Stream, handle)?,
+            handle => self.stream_index(handle)?,
         };
         let found = self.streams.get(stream as usize).ok_or(ERROR_INVALID_HANDLE)?;
         self.check_context(found.context)?;
@@ -305,6 +305,17 @@ impl Session<'_> {
     pub(crate) fn index_of(&self, kind: Kind, handle: Handle) -> Outcome<u32> {
         let (id, index) = handle::decode(kind, handle)?;
         if id == self.shared.id { Ok(index) } else { Err(ERROR_INVALID_HANDLE) }
+    }
+
+    /// Returns the index of the stream that a handle names. That of a destroyed one names none.
+    fn stream_index(&self, handle: Handle) -> Outcome<u32> {
+        let number = self.index_of(Kind::Stream, handle)?;
+        self.stream_of_number.get(&number).copied().ok_or(ERROR_INVALID_HANDLE)
+    }
+
+    /// Returns the handle of a stream.
+    pub(crate) fn stream_handle(&self, index: u32) -> Handle {
+        self.handle(Kind::Stream, self.streams[index as usize].number)
     }
 
     /// Returns the handle of an object of this universe.

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::sync::Mutex;
 use std::thread;
 
-use cudarc::driver::result::stream as streams;
+use cudarc::driver::result::{event, stream as streams};
 use cudarc::driver::sys::{self, CUstream};
 use dmr_sim::{Policy, ReportKind, Universe};
 use support::gpu::{
@@ -252,4 +252,65 @@ fn host_callbacks_run_in_stream_order() {
     gpu::sync(b).unwrap();
     assert_eq!(*CALLED.lock().unwrap(), [0, 1, 2, 3, 4, 5]);
     assert_eq!(kinds(&universe), []);
+}
+
+#[test]
+fn a_destroyed_stream_is_refused_when_later_streams_have_come_and_gone() {
+    let (_universe, _gpu) = machine();
+    let first = gpu::stream();
+    fill(malloc(64).unwrap(), 1, 64, first).unwrap();
+    gpu::sync(first).unwrap();
+    destroy_stream(first).unwrap();
+    for _ in 0..300 {
+        let next = gpu::stream();
+        assert_ne!(next, first);
+        assert_eq!(gpu::code(gpu::sync(first)), Some(400), "invalid handle");
+        gpu::sync(next).unwrap();
+        destroy_stream(next).unwrap();
+    }
+}
+
+#[test]
+fn a_new_stream_does_not_wait_for_the_work_of_a_destroyed_one() {
+    for policy in [Policy::Eager, Policy::Lazy, Policy::Random] {
+        let universe = Universe::builder().policy(policy).build().unwrap();
+        let _gpu = Gpu::new(&universe);
+        let block = malloc(64).unwrap();
+        let first = gpu::stream();
+        fill(block, 1, 64, first).unwrap();
+        destroy_stream(first).unwrap();
+        let second = gpu::stream();
+        fill(block, 2, 64, second).unwrap();
+        assert_eq!(kinds(&universe), [ReportKind::WriteAfterWrite], "{policy:?}");
+        // After a wait, a third one may take the place of both.
+        gpu::sync(second).unwrap();
+        gpu::sync_context().unwrap();
+        destroy_stream(second).unwrap();
+        let (third, fourth) = (gpu::stream(), gpu::stream());
+        fill(block, 3, 64, third).unwrap();
+        fill(block, 4, 64, fourth).unwrap();
+        assert_eq!(kinds(&universe).len(), 2, "{policy:?}");
+    }
+}
+
+#[test]
+fn the_time_between_two_events_is_known_after_many_operations() {
+    let (_universe, _gpu) = lazy();
+    let a = gpu::stream();
+    let block = malloc(64).unwrap();
+    let timed = || event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).unwrap();
+    let (start, end) = (timed(), timed());
+    let fill_often = |times| (0..times).for_each(|_| fill(block, 1, 64, a).unwrap());
+    fill_often(2_000);
+    record(start, a).unwrap();
+    fill_often(5_000);
+    record(end, a).unwrap();
+    gpu::sync(a).unwrap();
+    let mut milliseconds = 0.0;
+    // SAFETY: the pointer is valid.
+    unsafe { sys::cuEventElapsedTime_v2(&raw mut milliseconds, start, end) }.result().unwrap();
+    assert!(
+        (4.9..5.2).contains(&milliseconds),
+        "5,000 memsets of a microsecond: {milliseconds} ms"
+    );
 }

@@ -193,7 +193,7 @@ pub(super) extern "C" fn cuGraphLaunch(executable: Handle, stream: Handle) -> Co
 extern "C" fn cuGraphExecDestroy(executable: Handle) -> Code {
     driver_call("cuGraphExecDestroy", Scope::Context, |session| {
         let index = session.executable_index(executable)?;
-        session.graphs.destroy(index)?;
+        session.destroy_executable(index)?;
         session.release_graph_addresses();
         Ok(())
     })

@@ -70,7 +70,7 @@ unsafe fn create(
     let (context, device) = (session.context()?, session.device()?);
     let created = session.new_stream(context, device, kind, priority);
     // SAFETY: by this function's contract.
-    unsafe { put(stream, session.handle(Kind::Stream, created)) }
+    unsafe { put(stream, session.stream_handle(created)) }
 }
 
 pub(super) extern "C" fn cuStreamDestroy_v2(stream: Handle) -> Code {
@@ -80,7 +80,7 @@ pub(super) extern "C" fn cuStreamDestroy_v2(stream: Handle) -> Code {
         }
         // Pending work still executes.
         let index = session.stream(stream)?;
-        session.streams[index as usize].destroyed = true;
+        session.retire_stream(index);
         session.abandon_captures();
         Ok(())
     })
@@ -190,7 +190,7 @@ pub(super) unsafe extern "C" fn cuStreamGetId(stream: Handle, id: *mut c_ulonglo
     driver_call("cuStreamGetId", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
         // SAFETY: the caller's pointer is null or writable.
-        unsafe { put(id, session.handle(Kind::Stream, index)) }
+        unsafe { put(id, session.stream_handle(index)) }
     })
 }
 
