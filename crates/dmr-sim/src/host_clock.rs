@@ -48,7 +48,7 @@ impl Machine {
     }
 
     /// Returns whether the calling host thread has found the operation, and all that come before, complete.
-    pub(crate) fn host_knows(&self, epoch: Epoch) -> bool {
+    pub(crate) fn host_has_found(&self, epoch: Epoch) -> bool {
         epoch.seq == 0 || self.host.clock().is_some_and(|known| known.covers(epoch))
     }
 
@@ -65,8 +65,8 @@ impl Machine {
         self.host.clock_mut().join(&clock);
     }
 
-    /// Adds `clock` to the clocks of all host threads: which of them sees a word, or is told by a host function, is not
-    /// known.
+    /// Adds `clock` to the clocks of all host threads: which of them reads a word, or gets the message of a host function,
+    /// is not known.
     pub(crate) fn all_threads_learn(&mut self, clock: &Clock) {
         let clock = self.shadow.words.up_to_date(clock.clone());
         self.host.shared.join(&clock);

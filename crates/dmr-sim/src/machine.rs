@@ -109,7 +109,7 @@ pub(crate) struct Machine {
     pub(crate) host: HostClock,
     /// Operations submitted and not yet executed.
     pub(crate) queued: usize,
-    /// Those of them by which the host can learn something without a driver call.
+    /// The part of them by which the host can learn something without a driver call.
     pub(crate) host_may_wait: usize,
     /// The driver calls so far.
     pub(crate) calls: u64,
@@ -360,7 +360,7 @@ impl Machine {
             stream.context == context
                 && stream.capture.is_none()
                 && stream.executed == stream.submitted
-                && self.host_knows(self.last(index))
+                && self.host_has_found(self.last(index))
         };
         let at = self.retired.iter().position(is_free)?;
         Some(self.retired.swap_remove(at))

@@ -1,4 +1,5 @@
-//! A long run stays flat: streams that come and go, their work, events and graphs need no more of the host's memory.
+//! A long run stays flat: streams that come and go, their work, events and graphs need no more of the host's memory, and
+//! long graphs take a time in proportion.
 #![allow(unsafe_code)] // a counting allocator, and the driver is called directly
 
 mod support;
@@ -6,6 +7,7 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUstream};
 use dmr_sim::{Policy, Universe};
@@ -33,20 +35,22 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Captures two memsets, and launches the graph.
-fn launch_a_graph(stream: CUstream, block: u64) {
+/// Captures `nodes` memsets and launches the graph. Returns the time that its instantiation has taken.
+fn launch_a_graph(stream: CUstream, block: u64, nodes: usize) -> Duration {
     let (mut graph, mut executable) = (null_mut(), null_mut());
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: the pointers are valid, and so are the handles, which are destroyed once.
     unsafe {
         sys::cuStreamBeginCapture_v2(stream, mode).result().unwrap();
-        fill(block, 3, 64, stream).unwrap();
-        fill(block, 4, 64, stream).unwrap();
+        (0..nodes).for_each(|_| fill(block, 3, 64, stream).unwrap());
         sys::cuStreamEndCapture(stream, &raw mut graph).result().unwrap();
+        let start = Instant::now();
         sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0).result().unwrap();
+        let time = start.elapsed();
         sys::cuGraphLaunch(executable, stream).result().unwrap();
         sys::cuGraphExecDestroy(executable).result().unwrap();
         sys::cuGraphDestroy(graph).result().unwrap();
+        time
     }
 }
 
@@ -59,7 +63,7 @@ fn cycle() {
     record(ready, a).unwrap();
     wait(b, ready).unwrap();
     fill(block, 2, 64, b).unwrap();
-    launch_a_graph(b, block);
+    launch_a_graph(b, block, 2);
     gpu::free_async(block, b).unwrap();
     destroy_event(ready).unwrap();
     destroy_stream(a).unwrap();
@@ -68,7 +72,7 @@ fn cycle() {
 }
 
 #[test]
-fn streams_that_come_and_go_need_no_more_memory_of_the_host() {
+fn a_long_run_stays_flat() {
     for policy in [Policy::Eager, Policy::Lazy, Policy::Random] {
         let universe = Universe::builder().policy(policy).build().unwrap();
         let _gpu = Gpu::new(&universe);
@@ -84,5 +88,11 @@ fn streams_that_come_and_go_need_no_more_memory_of_the_host() {
         let grown = live_bytes_after(6_000) - before;
         assert!(grown < 64 << 10, "{policy:?}: {grown} bytes more");
         assert!(universe.reports().is_empty());
+        let chain = |nodes| {
+            let (stream, block) = (gpu::stream(), gpu::malloc(64).unwrap());
+            (0..3).map(|_| launch_a_graph(stream, block, nodes)).min().unwrap_or_default()
+        };
+        let (few, many) = (chain(500).max(Duration::from_millis(1)), chain(4_000));
+        assert!(many < 24 * few, "8 times the nodes: {few:?} became {many:?}");
     }
 }
