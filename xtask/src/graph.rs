@@ -17,6 +17,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-sim", &["dmr-ptx"]),
     ("dmr-sim-boot", &["dmr-sim"]),
     ("dmr-sim-library", &["dmr-sim"]),
+    ("dmr-sim-blas", &["dmr-sim"]),
     ("dmr-streams", &["dmr-core", "dmr-nvtx"]),
     ("dmr-cuda-async", &["dmr-core", "dmr-streams"]),
     ("dmr-cuda-direct", &["dmr-core", "dmr-streams"]),

@@ -25,6 +25,7 @@ const UNSAFE_CRATES: &[(&str, &str)] = &[
     ("crates/dmr-ptx-compare/", "launches kernels; calls a compiler"),
     ("crates/dmr-sanitize/", "commits faults, which a tool must report"),
     ("crates/dmr-sim/", "implements the driver: C functions, an object file in memory"),
+    ("crates/dmr-sim-blas/", "exports the functions of cuBLAS, calls the driver"),
     ("crates/dmr-sim-boot/", "a function that runs before `main`"),
     ("crates/dmr-sim-library/", "exports the functions of the driver"),
     ("crates/dmr-streams/", "calls the driver"),
