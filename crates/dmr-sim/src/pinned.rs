@@ -35,7 +35,7 @@ impl Machine {
 
     /// `cuMemHostRegister`.
     pub(crate) fn register(&mut self, at: u64, bytes: u64) -> Outcome {
-        if at == 0 || bytes == 0 || !address::is_host_range(at, bytes) {
+        if at == 0 || bytes == 0 || !address::is_host_range(at, bytes) || !is_mapped(at, bytes) {
             return Err(ERROR_INVALID_VALUE);
         }
         if self.present.overlaps(at, bytes) {
@@ -107,4 +107,13 @@ fn release_pinned(at: u64, bytes: usize) {
         // so this happens once. No operation is left that uses it: all have run.
         unsafe { std::alloc::dealloc(at as usize as *mut u8, layout) };
     }
+}
+
+/// Returns whether the process has memory at all of these addresses.
+fn is_mapped(at: u64, bytes: u64) -> bool {
+    // SAFETY: it reads no memory and, with this flag, Linux starts no work; it fails where no memory is mapped.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+    let from = at - at % page;
+    // SAFETY: as above.
+    unsafe { libc::msync(from as *mut _, (bytes + at - from) as usize, libc::MS_ASYNC) == 0 }
 }

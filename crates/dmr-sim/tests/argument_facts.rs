@@ -106,6 +106,18 @@ fn pinned_memory_is_mapped_and_registered_memory_is_unregistered_at_its_start() 
     assert_eq!(call!(cuMemHostUnregister(inside)), INVALID_VALUE);
     assert_eq!(call!(cuMemHostUnregister(start)), 0);
     assert_eq!(call!(cuMemHostUnregister(start)), NOT_REGISTERED);
+    // Memory with a hole, and addresses without memory.
+    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: new memory, whose second page nothing has used when it is unmapped.
+    let (first, second) = unsafe {
+        let first = libc::mmap(null_mut(), 3 * 4096, rights, private, -1, 0);
+        let second = first.wrapping_add(4096);
+        assert_eq!(libc::munmap(second, 4096), 0);
+        (first, second)
+    };
+    assert_eq!(call!(cuMemHostRegister_v2(first, 3 * 4096, 0)), INVALID_VALUE);
+    assert_eq!(call!(cuMemHostRegister_v2(second, 64, 0)), INVALID_VALUE);
 }
 
 #[test]
