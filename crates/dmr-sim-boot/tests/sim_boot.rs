@@ -2,6 +2,7 @@
 //!
 //! Each test runs itself once more in a process of its own, where it is the program.
 
+use std::io::Write;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ fn run(test: &str, variables: &[(&str, &str)]) -> Output {
         command.env_remove(format!("DMR_SIM_{name}"));
     }
     // Tests that run on the main thread have no thread of their name.
-    command.env_remove("RUST_TEST_THREADS");
+    command.env_remove("RUST_TEST_THREADS").env_remove("CUDA_VISIBLE_DEVICES");
     command.env("DMR_DRIVER", "sim").envs(variables.iter().copied()).output().unwrap()
 }
 
@@ -136,6 +137,8 @@ fn checks_are_switched_off_by_name() {
     }
     let output = run("no-races");
     assert!(text(&output).contains(r#"DMR_SIM_CHECKS is "no-races""#), "{}", text(&output));
+    // It names those that exist, of both kinds.
+    assert!(text(&output).contains("global-races, kernel-fault,"), "{}", text(&output));
 }
 
 #[test]
@@ -208,5 +211,25 @@ fn the_environment_configures_the_devices() {
     for policy in ["eager", "lazy", "random"] {
         let output = run("DMR_SIM_POLICY", policy);
         assert_eq!(output.status.code(), Some(dmr_sim::EXIT_STATUS), "{policy}");
+    }
+}
+
+#[test]
+fn devices_are_hidden_as_by_the_driver() {
+    const NAME: &str = "devices_are_hidden_as_by_the_driver";
+    if is_program() {
+        let text = format!("devices: {:?}\n", CudaContext::device_count());
+        return std::io::stdout().write_all(text.as_bytes()).unwrap();
+    }
+    let cases = [("0,1", 2), ("1", 1), (" 0", 1), ("1,7,0", 1), ("0,none,1", 1)];
+    for (value, devices) in cases {
+        let output = run(NAME, &[("CUDA_VISIBLE_DEVICES", value)]);
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(stdout.contains(&format!("devices: Ok({devices})")), "{value:?}: {stdout}");
+    }
+    for value in ["", "7", "none", "0,0"] {
+        let output = run(NAME, &[("CUDA_VISIBLE_DEVICES", value)]);
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(stdout.contains("NO_DEVICE"), "{value:?}: {stdout}");
     }
 }

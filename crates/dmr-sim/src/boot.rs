@@ -1,5 +1,6 @@
 //! A universe for a whole process, made from the environment before `main`; its findings are printed at the exit.
 
+use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::io::Write;
 use std::str::FromStr;
@@ -11,8 +12,8 @@ use crate::fork::is_forked_child;
 use crate::initialised::await_initialisation;
 use crate::install::{Driver, SelectError, select, serve_as_library};
 use crate::refusal::Refusal;
-use crate::report::ReportKind;
-use crate::universe::{Policy, Universe};
+use crate::report::{KINDS, ReportKind};
+use crate::universe::{DEVICES, Policy, Universe};
 
 /// The exit status of a process with findings, unless it ends by a signal or by `_exit`: that of ThreadSanitizer.
 pub const EXIT_STATUS: c_int = 66;
@@ -28,7 +29,7 @@ static UNIVERSE: OnceLock<Universe> = OnceLock::new();
 /// `DMR_SIM_INSTRUCTIONS` (the limit of a launch, in instructions of warps; 2^34) and `DMR_SIM_CHECKS`: names of checks
 /// that are switched on, or off with `no-` in front, separated by commas. A check is a [`ReportKind`] (`use-after-free`)
 /// or one of [`Checks`](crate::Checks) (`shared-races`). All are on but `equal-writes`, and `leak`, because programs often
-/// leave memory to the driver.
+/// leave memory to the driver. `CUDA_VISIBLE_DEVICES` hides devices as that of NVIDIA's driver does.
 ///
 /// Reports name the thread of an operation that has no label, which in a test is the name of the test. What the
 /// simulator cannot do ([`Refusal`]) is written to the standard error when it happens.
@@ -68,8 +69,12 @@ fn start() -> Result<(), SelectError> {
     for kind in settings.ignored {
         builder = builder.ignore(kind);
     }
-    if let Some(devices) = variable("DMR_SIM_DEVICES")? {
-        builder = builder.devices(devices);
+    match visible(variable("DMR_SIM_DEVICES")?.unwrap_or(DEVICES)) {
+        0 => {
+            await_initialisation();
+            return Ok(());
+        }
+        devices => builder = builder.devices(devices),
     }
     if let Some(bytes) = variable("DMR_SIM_CAPACITY")? {
         builder = builder.capacity(bytes);
@@ -90,14 +95,34 @@ fn start() -> Result<(), SelectError> {
 }
 
 /// Returns the value of a variable that is set and not empty.
-fn variable<T: FromStr>(name: &'static str) -> Result<Option<T>, SelectError> {
+fn variable<T: Setting>(name: &'static str) -> Result<Option<T>, SelectError> {
     let value = std::env::var_os(name).unwrap_or_default();
     if value.is_empty() {
         return Ok(None);
     }
     let parsed = value.to_str().and_then(|value| value.parse().ok());
-    let wrong = || SelectError::BadVariable { name, value: value.to_string_lossy().into_owned() };
+    let wrong = || {
+        let value = value.to_string_lossy().into_owned();
+        SelectError::BadVariable { name, value, valid: T::valid() }
+    };
     parsed.map(Some).ok_or_else(wrong)
+}
+
+/// The value of a variable.
+trait Setting: FromStr {
+    /// Names the values that it can have.
+    fn valid() -> String {
+        "a number".to_owned()
+    }
+}
+
+impl Setting for usize {}
+impl Setting for u64 {}
+
+impl Setting for Policy {
+    fn valid() -> String {
+        "eager, lazy or random".to_owned()
+    }
 }
 
 /// The policy of this name, in lower case.
@@ -147,6 +172,31 @@ impl Default for CheckSettings {
     }
 }
 
+type Switch = fn(&mut Checks) -> &mut bool;
+
+/// The checks of kernels by name.
+const CHECKS: [(&str, Switch); 7] = [
+    ("out-of-bounds", |checks| &mut checks.out_of_bounds),
+    ("misaligned", |checks| &mut checks.misaligned),
+    ("uninitialised", |checks| &mut checks.uninitialised),
+    ("shared-races", |checks| &mut checks.shared_races),
+    ("global-races", |checks| &mut checks.global_races),
+    ("equal-writes", |checks| &mut checks.equal_writes),
+    ("divergence", |checks| &mut checks.divergence),
+];
+
+impl Setting for CheckSettings {
+    fn valid() -> String {
+        let checks = CHECKS.iter().map(|(name, _)| *name);
+        let names: BTreeSet<&str> = checks.chain(KINDS.iter().map(|(name, _)| *name)).collect();
+        let names: Vec<_> = names.into_iter().collect();
+        format!(
+            "names, separated by commas and with `no-` in front or not, of {}",
+            names.join(", ")
+        )
+    }
+}
+
 impl FromStr for CheckSettings {
     type Err = ();
 
@@ -154,22 +204,12 @@ impl FromStr for CheckSettings {
         let mut settings = Self::default();
         for word in words.split(',') {
             let (name, on) = word.strip_prefix("no-").map_or((word, true), |name| (name, false));
-            let checks = &mut settings.checks;
-            let check = match name {
-                "out-of-bounds" => Some(&mut checks.out_of_bounds),
-                "misaligned" => Some(&mut checks.misaligned),
-                "uninitialised" => Some(&mut checks.uninitialised),
-                "shared-races" => Some(&mut checks.shared_races),
-                "global-races" => Some(&mut checks.global_races),
-                "equal-writes" => Some(&mut checks.equal_writes),
-                "divergence" => Some(&mut checks.divergence),
-                _ => None,
-            };
+            let check = CHECKS.iter().find(|(known, _)| *known == name);
             let kind = name.parse::<ReportKind>();
             if check.is_none() && kind.is_err() {
                 return Err(());
             }
-            check.into_iter().for_each(|check| *check = on);
+            check.into_iter().for_each(|(_, check)| *check(&mut settings.checks) = on);
             if let Ok(kind) = kind {
                 settings.ignored.retain(|ignored| *ignored != kind);
                 settings.ignored.extend((!on).then_some(kind));
@@ -177,4 +217,15 @@ impl FromStr for CheckSettings {
         }
         Ok(settings)
     }
+}
+
+/// Returns how many of the devices `CUDA_VISIBLE_DEVICES` names: ordinals, up to the first that no device has. An empty
+/// value names none, and neither does one that names a device twice. All devices are alike, so only their number counts.
+fn visible(devices: usize) -> usize {
+    let Some(list) = std::env::var_os("CUDA_VISIBLE_DEVICES") else { return devices };
+    let list = list.to_string_lossy();
+    let ordinals = list.split(',').map_while(|word| word.trim().parse::<usize>().ok());
+    let named: Vec<_> = ordinals.take_while(|ordinal| *ordinal < devices).collect();
+    let different: BTreeSet<_> = named.iter().collect();
+    if different.len() == named.len() { named.len() } else { 0 }
 }

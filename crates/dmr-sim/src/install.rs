@@ -84,13 +84,17 @@ pub enum SelectError {
         value: String,
     },
     /// A variable that configures the universe of a process has a value that it cannot have.
-    #[error("{name} is {value:?}, which it cannot be: see the documentation of dmr_sim::boot")]
+    #[error(
+        "{name} is {value:?}, which it cannot be: {valid}; see the documentation of dmr_sim::boot"
+    )]
     #[non_exhaustive]
     BadVariable {
         /// The variable.
         name: &'static str,
         /// Its value.
         value: String,
+        /// The values that it can have.
+        valid: String,
     },
     /// `DMR_DRIVER=cuda`, and NVIDIA's driver is missing, has no device, or is hidden by the
     /// simulated one.

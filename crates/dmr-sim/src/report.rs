@@ -118,32 +118,35 @@ impl std::str::FromStr for ReportKind {
     type Err = ();
 
     fn from_str(name: &str) -> Result<Self, ()> {
-        Ok(match name {
-            "read-after-write" => Self::ReadAfterWrite,
-            "write-after-read" => Self::WriteAfterRead,
-            "write-after-write" => Self::WriteAfterWrite,
-            "use-before-allocation" => Self::UseBeforeAllocation,
-            "free-before-use" => Self::FreeBeforeUse,
-            "use-after-free" => Self::UseAfterFree,
-            "double-free" => Self::DoubleFree,
-            "unknown-free" => Self::UnknownFree,
-            "uninitialised" => Self::Uninitialised,
-            "out-of-bounds" => Self::OutOfBounds,
-            "outside-footprint" => Self::OutsideFootprint,
-            "undeclared-write" => Self::UndeclaredWrite,
-            "undeclared-read" => Self::UndeclaredRead,
-            "no-peer-access" => Self::NoPeerAccess,
-            "kernel-fault" => Self::KernelFault,
-            "kernel-panicked" => Self::KernelPanicked,
-            "bad-region" => Self::BadRegion,
-            "unmap-before-use" => Self::UnmapBeforeUse,
-            "no-access" => Self::NoAccess,
-            "endless-wait" => Self::EndlessWait,
-            "leak" => Self::Leak,
-            _ => return Err(()),
-        })
+        let found = KINDS.iter().find(|(known, _)| *known == name);
+        found.map(|(_, kind)| *kind).ok_or(())
     }
 }
+
+/// The kinds by name.
+pub(crate) const KINDS: [(&str, ReportKind); 21] = [
+    ("read-after-write", ReportKind::ReadAfterWrite),
+    ("write-after-read", ReportKind::WriteAfterRead),
+    ("write-after-write", ReportKind::WriteAfterWrite),
+    ("use-before-allocation", ReportKind::UseBeforeAllocation),
+    ("free-before-use", ReportKind::FreeBeforeUse),
+    ("use-after-free", ReportKind::UseAfterFree),
+    ("double-free", ReportKind::DoubleFree),
+    ("unknown-free", ReportKind::UnknownFree),
+    ("uninitialised", ReportKind::Uninitialised),
+    ("out-of-bounds", ReportKind::OutOfBounds),
+    ("outside-footprint", ReportKind::OutsideFootprint),
+    ("undeclared-write", ReportKind::UndeclaredWrite),
+    ("undeclared-read", ReportKind::UndeclaredRead),
+    ("no-peer-access", ReportKind::NoPeerAccess),
+    ("kernel-fault", ReportKind::KernelFault),
+    ("kernel-panicked", ReportKind::KernelPanicked),
+    ("bad-region", ReportKind::BadRegion),
+    ("unmap-before-use", ReportKind::UnmapBeforeUse),
+    ("no-access", ReportKind::NoAccess),
+    ("endless-wait", ReportKind::EndlessWait),
+    ("leak", ReportKind::Leak),
+];
 
 impl ReportKind {
     fn sentence(self) -> &'static str {

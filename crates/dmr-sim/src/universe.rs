@@ -109,6 +109,9 @@ fn report_unread(verdict: &Verdict) {
     }
 }
 
+/// The number of devices, if none is set.
+pub(crate) const DEVICES: usize = 2;
+
 /// The configuration of a [`Universe`].
 #[derive(Clone, Debug)]
 #[must_use]
@@ -233,7 +236,7 @@ impl Universe {
     /// Returns the configuration of a machine.
     pub fn builder() -> UniverseBuilder {
         UniverseBuilder(Config {
-            devices: 2,
+            devices: DEVICES,
             capacity: 16 << 30,
             seed: 0,
             policy: Policy::Random,
