@@ -130,8 +130,9 @@ impl UniverseBuilder {
         self
     }
 
-    /// Sets the seed of the scheduler's choices. Default: 0. The same seed gives the same run, as
-    /// long as one thread calls the driver.
+    /// Sets the seed of the scheduler's choices. Default: 0. The same seed gives the same run, as long as one thread calls
+    /// the driver, and does not pause while a host function or a write to host memory of at most 8 bytes is queued: such
+    /// work also runs when no call has been made for 10 ms.
     pub fn seed(mut self, seed: u64) -> Self {
         self.0.seed = seed;
         self

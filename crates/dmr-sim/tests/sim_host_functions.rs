@@ -135,3 +135,32 @@ fn no_work_runs_without_a_call_unless_the_host_may_wait_for_it() {
     assert_eq!(seen, 0);
     stream.synchronize().unwrap();
 }
+
+/// Returns what 200 queries of three streams return between fills, with a pause before some of them.
+fn queried(seed: u64, pause: Duration) -> Vec<bool> {
+    let universe = Universe::builder().seed(seed).build().unwrap();
+    let gpu = CudaContext::new(universe.ordinal(0)).unwrap();
+    let streams = [(); 3].map(|()| gpu.new_stream().unwrap());
+    let blocks = [(); 3].map(|()| streams[0].alloc_zeros::<u8>(1024).unwrap().leak());
+    streams[0].synchronize().unwrap();
+    let query = |turn: usize| {
+        let stream = &streams[turn % 3];
+        fill(stream, blocks[turn % 3], 1);
+        if turn.is_multiple_of(40) {
+            std::thread::sleep(pause);
+        }
+        // SAFETY: the stream lives.
+        let returned = unsafe { sys::cuStreamQuery(stream.cu_stream()) };
+        returned == sys::CUresult::CUDA_SUCCESS
+    };
+    (0..200).map(query).collect()
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_whatever_the_pauses() {
+    let runs: Vec<_> = (0..4).map(|seed| queried(seed, Duration::ZERO)).collect();
+    for (seed, run) in runs.iter().enumerate() {
+        assert_eq!(*run, queried(seed as u64, Duration::from_millis(30)), "seed {seed}");
+    }
+    assert!(runs[1..].iter().any(|run| *run != runs[0]), "another seed gives another run");
+}
