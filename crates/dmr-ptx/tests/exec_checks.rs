@@ -342,3 +342,21 @@ fn a_barrier_for_a_part_of_a_warp_is_an_illegal_instruction() {
     let fault = fault_of("mov.u32 %r5, 48; bar.sync 1, %r5;", 64);
     assert!(matches!(fault.kind, FaultKind::IllegalInstruction(_)), "{fault}");
 }
+
+#[test]
+fn a_launch_goes_on_after_a_race_and_its_results_are_those_of_a_device() {
+    let mut memory = Buffer::zeroed(64);
+    let body =
+        "st.shared.u32 [%r3], %r1; bar.sync 0; add.u32 %r7, %r1, 7; st.global.u32 [%rd1], %r7;";
+    let fault = run(&kernel(body), 1, 64, &[BASE], &mut memory).unwrap_err();
+    assert!(matches!(fault.kind, FaultKind::Race { .. }) && fault.end.is_none(), "{fault}");
+    assert_eq!(memory.words(), (7..71).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_error_after_a_race_is_reported_with_it() {
+    let body = "st.shared.u32 [%r3], %r1; bar.sync 0; trap;";
+    let fault = fault_of(body, 64);
+    assert!(matches!(fault.kind, FaultKind::Race { .. }), "{fault}");
+    assert!(matches!(fault.end, Some(end) if end.kind == FaultKind::Trap), "the trap is kept");
+}

@@ -56,10 +56,12 @@ impl Loaded {
                 finished.printed
             }
             Err(fault) => {
-                let message = format!("{}: {fault}", kernel.name);
-                match code_of(&fault.kind) {
-                    Some(code) => memory.fault_by(code, message),
-                    None => memory.report_fault(message),
+                for fault in std::iter::once(&fault).chain(&fault.end) {
+                    let message = format!("{}: {fault}", kernel.name);
+                    match code_of(&fault.kind) {
+                        Some(code) => memory.fault_by(code, message),
+                        None => memory.report_fault(message),
+                    }
                 }
                 fault.printed
             }

@@ -134,12 +134,12 @@ impl Core<'_> {
                     let origin = self.origin(warp, reach, run, run.first);
                     return Err(self.uninitialised(&origin, run.first, "an atomic operation"));
                 }
-                self.touch_shared(common, warp, reach, run, (Touching::StrongWrite, &[]))?;
+                self.touch_shared(common, warp, reach, run, (Touching::StrongWrite, &[]));
                 change(&mut common.shared[range]);
             }
             SpaceName::Global | SpaceName::Generic => {
                 let access = self.global_access(common, warp, reach, run, len);
-                self.touch_global(common, warp, reach, run, (Touching::StrongWrite, &[]))?;
+                self.touch_global(common, warp, reach, run, (Touching::StrongWrite, &[]));
                 self.memory.atomic(&access, change).map_err(|error| refused(reach, run, error))?;
             }
             SpaceName::Local | SpaceName::Const | SpaceName::Param => {

@@ -5,7 +5,7 @@ use crate::types::WARP;
 
 use super::block::Common;
 use super::core::{Core, Stop};
-use super::fault::{FaultKind, SpaceName, Thread};
+use super::fault::{Fault, FaultKind, SpaceName, Thread};
 use super::global::{AccessKind, Scope};
 use super::memory::Reach;
 use super::shadow::{Touch, Touching};
@@ -37,15 +37,60 @@ impl Core<'_> {
 
     /// Notes an access to shared memory; the bytes are what it writes, and have not been written.
     pub(super) fn touch_shared(
-        &self,
+        &mut self,
         common: &mut Common,
         warp: &Warp,
         reach: &Reach,
         run: Run,
         access: (Touching, &[u8]),
-    ) -> Result<(), Box<Stop>> {
-        self.check_copies(common, reach, run, access)?;
-        self.touch_ordered(common, warp, reach, run, access)
+    ) {
+        if self.race.is_none() {
+            let checked = self.check_copies(common, reach, run, access);
+            self.note_race(common, warp, checked);
+        }
+        self.touch_ordered(common, warp, reach, run, access);
+    }
+
+    /// Notes an access to shared memory that may be one of a copy in flight.
+    pub(super) fn touch_ordered(
+        &mut self,
+        common: &mut Common,
+        warp: &Warp,
+        reach: &Reach,
+        run: Run,
+        access: (Touching, &[u8]),
+    ) {
+        if self.race.is_none() {
+            let checked = self.check_shared(common, warp, reach, run, access);
+            self.note_race(common, warp, checked);
+        }
+    }
+
+    /// Notes an access to global memory; the bytes are what it writes, and have not been written.
+    pub(super) fn touch_global(
+        &mut self,
+        common: &Common,
+        warp: &Warp,
+        reach: &Reach,
+        run: Run,
+        access: (Touching, &[u8]),
+    ) {
+        if self.race.is_none() {
+            let checked = self.check_global(common, warp, reach, run, access);
+            self.note_race(common, warp, checked);
+        }
+    }
+
+    /// Keeps the first race of a launch, which goes on without these checks: memory has then what a device could have
+    /// written.
+    fn note_race(&mut self, common: &Common, warp: &Warp, checked: Result<(), Box<Stop>>) {
+        if let Err(stop) = checked {
+            let thread = self.thread_index(warp.number * WARP as u32 + stop.lane as u32);
+            let thread = Thread { block: common.index, thread };
+            let place = self.code.place(self.pc);
+            let race = Fault { kind: stop.kind, thread, place, printed: Vec::new(), end: None };
+            self.race = Some(Box::new(race));
+        }
     }
 
     /// Refuses an access to bytes of an asynchronous copy that is in flight.
@@ -125,8 +170,8 @@ impl Core<'_> {
         Err(Stop::new(kind, lane))
     }
 
-    /// Notes an access to shared memory that may be one of a copy in flight.
-    pub(super) fn touch_ordered(
+    /// Refuses an access to shared memory that is not ordered with another.
+    fn check_shared(
         &self,
         common: &mut Common,
         warp: &Warp,
@@ -170,8 +215,8 @@ impl Core<'_> {
         })
     }
 
-    /// Notes an access to global memory; the bytes are what it writes, and have not been written.
-    pub(super) fn touch_global(
+    /// Refuses an access to global memory that is not ordered with another, or with a copy in flight.
+    fn check_global(
         &mut self,
         common: &Common,
         warp: &Warp,

@@ -356,11 +356,11 @@ impl Core<'_> {
             let touching = if copy.is_source { Touching::Read } else { Touching::Write };
             let range = self.shared_range(common, &reach, run, copy.bytes as usize)?;
             let bytes = common.shared[range].to_vec();
-            self.touch_ordered(common, warp, &reach, run, (touching, &bytes))?;
+            self.touch_ordered(common, warp, &reach, run, (touching, &bytes));
             if let Some(address) = copy.global.filter(|_| !copy.is_source) {
                 let reach = Reach { space: SpaceName::Global, ..reach };
                 let run = Run { address, ..run };
-                self.touch_global(common, warp, &reach, run, (Touching::Read, &[]))?;
+                self.touch_global(common, warp, &reach, run, (Touching::Read, &[]));
             }
         }
         Ok(())

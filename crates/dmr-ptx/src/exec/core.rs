@@ -7,7 +7,7 @@ use super::block::Common;
 use super::clock::Clock;
 use super::cluster::Cluster;
 use super::code::{Op, Value};
-use super::fault::{Checks, FaultKind, Limits};
+use super::fault::{Checks, Fault, FaultKind, Limits};
 use super::global::GlobalMemory;
 use super::program::Code;
 use super::registers::Sources;
@@ -88,6 +88,8 @@ pub(super) struct Core<'a> {
     pub(super) results: Box<[Lanes; 2]>,
     /// The accesses to global memory, if their races are checked.
     pub(super) races: Option<Box<Races>>,
+    /// The first race of the launch.
+    pub(super) race: Option<Box<Fault>>,
     pub(super) cluster: Cluster,
     /// The instruction that runs.
     pub(super) pc: u32,

@@ -211,7 +211,7 @@ pub enum FaultKind {
     InstructionLimit(u64),
 }
 
-/// The end of a launch by an error of the kernel.
+/// An error of the kernel, which has ended the launch, or a race, after which the launch has gone on to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind}: {thread}, {place}")]
 #[non_exhaustive]
@@ -224,6 +224,8 @@ pub struct Fault {
     pub place: Place,
     /// The text that the kernel printed before.
     pub printed: Vec<u8>,
+    /// The error that has ended the launch, if this is a race and it has not gone on to its end.
+    pub end: Option<Box<Fault>>,
 }
 
 /// The checks of the sanitizer; each can be switched off.

@@ -114,11 +114,15 @@ impl<'a> Launch<'a> {
             pieces: Vec::new(),
             results: Box::new([[0; WARP]; 2]),
             races: self.checks.global_races.then(Box::default),
+            race: None,
             cluster: Cluster::default(),
             pc: 0,
             local_end: 0,
         };
         match self.run_blocks(&mut core, shared.bytes) {
+            Ok(()) if let Some(race) = core.race => {
+                Err(Box::new(Fault { printed: core.printed, ..*race }))
+            }
             Ok(()) => Ok(Finished {
                 instructions: core.executed,
                 nanoseconds: core.clock.now(core.executed),
@@ -132,14 +136,23 @@ impl<'a> Launch<'a> {
                 };
                 let place = core.code.place(failure.faulted.pc);
                 let kind = failure.faulted.kind;
-                Err(Box::new(Fault { kind, thread, place, printed: core.printed }))
+                let fault = Fault { kind, thread, place, printed: core.printed, end: None };
+                Err(Box::new(match core.race {
+                    Some(race) => Fault {
+                        printed: fault.printed.clone(),
+                        end: Some(Box::new(fault)),
+                        ..*race
+                    },
+                    None => fault,
+                }))
             }
         }
     }
 
     fn fault_before(&self, kind: FaultKind) -> Box<Fault> {
         let place = Place { function: self.kernel.name.clone(), ..Place::default() };
-        Box::new(Fault { kind, thread: Thread::default(), place, printed: Vec::new() })
+        let (thread, printed) = (Thread::default(), Vec::new());
+        Box::new(Fault { kind, thread, place, printed, end: None })
     }
 
     /// Checks the launch against the kernel and the limits, and returns the shared memory of a block.

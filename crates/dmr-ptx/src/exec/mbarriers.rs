@@ -109,7 +109,7 @@ impl Core<'_> {
         }
         let reads = instruction.is_read();
         let touching = if reads { Touching::StrongRead } else { Touching::StrongWrite };
-        self.touch_shared(common, warp, reach, run, (touching, &[]))?;
+        self.touch_shared(common, warp, reach, run, (touching, &[]));
         let mut bits = [0; BYTES as usize];
         bits.copy_from_slice(&common.shared[range.clone()]);
         let outcome = instruction.apply(u64::from_le_bytes(bits), operand);
@@ -183,7 +183,7 @@ impl Core<'_> {
         if range.is_empty() {
             return Ok(());
         }
-        self.touch_shared(common, warp, &reach, run, (Touching::StrongWrite, &[]))?;
+        self.touch_shared(common, warp, &reach, run, (Touching::StrongWrite, &[]));
         self.fence(common, warp, Scope::Cta);
         common.order.publish(warp.number as usize, address.wrapping_add(window(SpaceName::Shared)));
         let mut bits = [0; BYTES as usize];

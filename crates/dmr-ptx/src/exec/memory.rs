@@ -132,7 +132,8 @@ impl Core<'_> {
                 if strong {
                     self.note_read(run.address, into);
                 }
-                self.touch_shared(common, warp, reach, run, (touching, &[]))
+                self.touch_shared(common, warp, reach, run, (touching, &[]));
+                Ok(())
             }
             SpaceName::Local => {
                 let (at, each, len) = (run.address, reach.bytes as usize, into.len());
@@ -175,7 +176,7 @@ impl Core<'_> {
             SpaceName::Global | SpaceName::Const | SpaceName::Generic => {
                 let access = self.global_access(common, warp, reach, run, into.len());
                 let touching = if strong { Touching::StrongRead } else { Touching::Read };
-                self.touch_global(common, warp, reach, run, (touching, &[]))?;
+                self.touch_global(common, warp, reach, run, (touching, &[]));
                 self.memory.read(&access, into).map_err(|error| refused(reach, run, error))?;
                 if strong {
                     self.note_read(run.address, into);
@@ -251,7 +252,7 @@ impl Core<'_> {
                     };
                 }
                 let touching = if strong { Touching::StrongWrite } else { Touching::Write };
-                self.touch_shared(common, warp, reach, run, (touching, bytes))?;
+                self.touch_shared(common, warp, reach, run, (touching, bytes));
                 common.shared[range.clone()].copy_from_slice(bytes);
                 if self.checks.uninitialised {
                     common.written[range].fill(1);
@@ -279,7 +280,7 @@ impl Core<'_> {
             SpaceName::Global | SpaceName::Generic => {
                 let access = self.global_access(common, warp, reach, run, bytes.len());
                 let touching = if strong { Touching::StrongWrite } else { Touching::Write };
-                self.touch_global(common, warp, reach, run, (touching, bytes))?;
+                self.touch_global(common, warp, reach, run, (touching, bytes));
                 self.memory.write(&access, bytes).map_err(|error| refused(reach, run, error))
             }
         }

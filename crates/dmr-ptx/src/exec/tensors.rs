@@ -241,7 +241,7 @@ impl Core<'_> {
             );
             reach.kind = AccessKind::Atomic(Scope::Gpu);
             let global = self.global_access(common, warp, &reach, run, element);
-            self.touch_global(common, warp, &reach, run, (Touching::StrongWrite, &[]))?;
+            self.touch_global(common, warp, &reach, run, (Touching::StrongWrite, &[]));
             let operand = number(part);
             let mut apply = |all: &mut [u8]| {
                 let new = change.apply(number(all), operand, 0, 8 * element as u32, true);
