@@ -221,6 +221,7 @@ impl Machine {
         let start = op.deps.iter().map(|dep| self.end_of(*dep)).max().unwrap_or(0);
         if let Some(clock) = &op.seen_by_host {
             self.host_may_wait -= 1;
+            self.seen_by_host += 1;
             // A copy during a call is a result that the host has to wait for.
             if !matches!(op.action, Action::Copy { .. }) {
                 self.all_threads_learn(clock);

@@ -113,6 +113,8 @@ pub(crate) struct Machine {
     pub(crate) host_may_wait: usize,
     /// The driver calls so far.
     pub(crate) calls: u64,
+    /// The number of such operations that have run.
+    pub(crate) seen_by_host: u64,
     /// Threads that have unlocked the machine to wait.
     pub(crate) waiting: usize,
     /// `true` while a thread runs the work that the host may wait for, between driver calls.
@@ -265,6 +267,7 @@ impl Machine {
             calls: 0,
             waiting: 0,
             runs_for_host: false,
+            seen_by_host: 0,
             host_calls_returned: 0,
             names: HashMap::new(),
             config,

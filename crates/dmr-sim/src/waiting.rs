@@ -135,18 +135,19 @@ impl Session<'_> {
         }
         let shared = Arc::downgrade(self.shared);
         let run = move || {
-            let (mut calls, mut idle) = (None, Duration::ZERO);
+            let (mut calls, mut ran, mut stuck) = (None, None, Duration::ZERO);
             while let Some(shared) = shared.upgrade() {
                 let mut session = shared.session();
                 if session.host_may_wait == 0 {
                     session.runs_for_host = false;
                     return;
                 }
-                idle = if calls == Some(session.calls) { idle + IDLE } else { Duration::ZERO };
-                calls = Some(session.calls);
-                // A call that waits for a prompt host callback goes on by itself.
-                let is_idle = idle > if session.waiting == 0 { Duration::ZERO } else { 2 * PROMPT };
-                while is_idle && let Some(step) = session.step_for_host() {
+                let is_idle = calls.replace(session.calls) == Some(session.calls);
+                let is_stuck = ran.replace(session.seen_by_host) == Some(session.seen_by_host);
+                stuck = if is_stuck { stuck + IDLE } else { Duration::ZERO };
+                // A call that waits for a prompt host callback goes on by itself, and other calls may run the work.
+                let runs = stuck > 2 * PROMPT || is_idle && session.waiting == 0;
+                while runs && let Some(step) = session.step_for_host() {
                     if let Progress::CallHost(call, stream) = step {
                         session.call_host(call, stream);
                     }

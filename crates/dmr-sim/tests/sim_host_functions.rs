@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // the driver is called directly
 
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -106,6 +107,29 @@ fn a_word_that_a_stream_writes_to_pinned_memory_is_seen_and_orders_later_work() 
         a.synchronize().unwrap();
         let reports = universe.reports();
         assert!(reports.is_empty(), "{reports:?}");
+    });
+}
+
+#[test]
+fn a_word_is_seen_while_another_thread_makes_calls() {
+    for_each_run(|_universe, a, b, _at| {
+        let is_seen = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                b.context().bind_to_thread().unwrap();
+                let start = Instant::now();
+                while !is_seen.load(Ordering::Acquire) && start.elapsed().as_secs() < 3 {
+                    // SAFETY: the stream is live.
+                    let _ = unsafe { sys::cuStreamQuery(b.cu_stream()) };
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            // SAFETY: `to` is a word of pinned memory.
+            write_and_poll(a, |to, stream| unsafe {
+                sys::cuStreamWriteValue32_v2(stream, to, 1, 0)
+            });
+            is_seen.store(true, Ordering::Release);
+        });
     });
 }
 
