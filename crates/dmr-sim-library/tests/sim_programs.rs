@@ -86,6 +86,22 @@ fn a_program_in_python_runs_and_its_race_is_reported() {
 }
 
 #[test]
+fn a_refused_call_is_named_also_without_a_context() {
+    const PROGRAM: &str = "import ctypes
+cuda, table = ctypes.CDLL('libcuda.so.1'), ctypes.c_void_p()
+print('read', cuda.cuInit(0), cuda.cuGetExportTable(ctypes.byref(table), bytes(range(16))), cuda.cuArrayDestroy(None))";
+    let folder = library_folder();
+    let mut python = Command::new("python3");
+    python.args(["-c", PROGRAM]);
+    let output = run(python, folder.path());
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), "read 0 500 801");
+    let words = "dmr-sim: cuGetExportTable: the table of functions 000102030405060708090a0b0c0d0e0f is not documented
+dmr-sim: cuArrayDestroy: the simulated driver does not have this function
+";
+    assert_eq!(String::from_utf8_lossy(&output.stderr), words);
+}
+
+#[test]
 fn a_call_before_the_driver_is_initialised_is_refused() {
     const PROGRAM: &str = "import ctypes
 cuda, count = ctypes.CDLL('libcuda.so.1'), ctypes.c_int()

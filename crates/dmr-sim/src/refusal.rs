@@ -65,9 +65,8 @@ impl Session<'_> {
         self.refuse(Refusal { call, kernel, line, reason });
     }
 
-    /// Keeps that this function of the driver is not simulated.
-    pub(crate) fn refuse_call(&mut self) {
-        let reason = "the simulated driver does not have this function".to_owned();
+    /// Keeps the reason why this function of the driver is refused.
+    pub(crate) fn refuse_call(&mut self, reason: String) {
         let call = self.call;
         self.refuse(Refusal { call, kernel: None, line: None, reason });
     }
@@ -106,7 +105,7 @@ mod tests {
         initialised();
         for _ in 0..2 {
             let code = driver_call("cuArrayDestroy", Scope::Device(device), |session| {
-                session.refuse_call();
+                session.refuse_call("there are no arrays".to_owned());
                 Err(ERROR_NOT_SUPPORTED)
             });
             assert_eq!(code, ERROR_NOT_SUPPORTED);

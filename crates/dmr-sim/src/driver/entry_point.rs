@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
 
+use super::refused::refuse;
 use super::{chapter, put, symbols};
 use crate::abi::*;
 
@@ -117,8 +118,13 @@ unsafe extern "C" fn cuGetProcAddress_v2(
 }
 
 /// Tables of functions for NVIDIA's own libraries, which are not documented: there is none. Libraries that look one up
-/// on their own, such as NVRTC, continue without.
-unsafe extern "C" fn cuGetExportTable(table: *mut *const c_void, _id: *const c_void) -> Code {
+/// on their own, such as NVRTC, continue without; others do not, so the refusal names the table.
+unsafe extern "C" fn cuGetExportTable(table: *mut *const c_void, id: *const [u8; 16]) -> Code {
+    // SAFETY: the caller's pointer is null or to a `CUuuid`.
+    if let Some(id) = unsafe { id.as_ref() } {
+        let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        refuse("cuGetExportTable", &format!("the table of functions {id} is not documented"));
+    }
     // SAFETY: the caller's pointer is null or writable.
     unsafe { put(table, std::ptr::null()) }.err().unwrap_or(ERROR_NOT_FOUND)
 }

@@ -7,7 +7,8 @@
 
 use std::ffi::c_int;
 
-use crate::abi::{Code, ERROR_INVALID_CONTEXT, ERROR_NOT_SUPPORTED};
+use crate::abi::{Code, ERROR_INVALID_CONTEXT, ERROR_INVALID_DEVICE, ERROR_NOT_SUPPORTED};
+use crate::current_context::current_context;
 use crate::session::{Scope, Session, driver_call};
 
 /// Makes one function for each name. On the platforms of the simulator the caller of a C function removes its
@@ -17,21 +18,22 @@ macro_rules! refused {
         /// The symbols that are refused, sorted by name.
         pub(super) const SYMBOLS: &[super::Symbol] = &[$((stringify!($name), || {
             extern "C" fn $name() -> c_int {
-                refuse(stringify!($name))
+                refuse(stringify!($name), "the simulated driver does not have this function")
             }
             $name as *const () as usize
         })),*];
     };
 }
 
-/// Counts the call, and refuses it. Without a context there is nothing to count it in.
-fn refuse(name: &'static str) -> Code {
+/// Keeps the refusal of a call. Without a current context it is one of the universe that has device 0.
+pub(super) fn refuse(name: &'static str, reason: &str) -> Code {
+    let scope = if current_context() == 0 { Scope::Device(0) } else { Scope::Context };
     let call = |session: &mut Session<'_>| {
-        session.refuse_call();
+        session.refuse_call(reason.to_owned());
         Err(ERROR_NOT_SUPPORTED)
     };
-    match driver_call(name, Scope::Context, call) {
-        ERROR_INVALID_CONTEXT => ERROR_NOT_SUPPORTED,
+    match driver_call(name, scope, call) {
+        ERROR_INVALID_CONTEXT | ERROR_INVALID_DEVICE => ERROR_NOT_SUPPORTED,
         code => code,
     }
 }
