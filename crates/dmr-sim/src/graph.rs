@@ -7,6 +7,7 @@ use crate::abi::*;
 use crate::executable::Executable;
 use crate::graph_capture::Captured;
 use crate::graph_memory::GraphMemory;
+use crate::history::Access;
 use crate::kernel::KernelArgs;
 use crate::memory::{CopyWork, FillWork};
 use crate::operation::HostCall;
@@ -25,6 +26,8 @@ pub(crate) struct Graphs {
     pub(crate) last_executable: u32,
     /// The memory of nodes, also of nodes that no graph has any more.
     pub(crate) memory: Vec<Arc<GraphMemory>>,
+    /// The last free of memory of a node, until the memory is allocated again.
+    pub(crate) frees: HashMap<u64, Access>,
 }
 
 /// A graph: its nodes in the order in which they were made. Numbers of nodes are unique in a machine.

@@ -11,12 +11,14 @@ use std::sync::Arc;
 use crate::abi::*;
 use crate::address::ALIGNMENT;
 use crate::executable::AUTO_FREE_ON_LAUNCH;
+use crate::findings::Findings;
 use crate::graph::NodeWork;
-use crate::history::Access;
+use crate::history::{Access, Before};
 use crate::machine::Machine;
 use crate::memory_map::{Allocation, Home};
 use crate::operation::Action;
 use crate::session::Session;
+use crate::shadow::Shadow;
 
 /// The memory that a node allocates at each launch.
 pub(crate) struct GraphMemory {
@@ -70,6 +72,7 @@ impl Machine {
             Arc::strong_count(memory) == 1 && self.present.allocation(memory.at).is_none()
         };
         for memory in self.graphs.memory.extract_if(.., is_over) {
+            self.graphs.frees.remove(&memory.at);
             self.store.erase(memory.at, taken(memory.bytes));
             self.devices[memory.device].addresses.release(memory.at, taken(memory.bytes));
         }
@@ -92,7 +95,15 @@ impl Machine {
         let (epoch, deps) = self.begin(stream);
         self.push(epoch, deps, Action::Order);
         let origin = self.origin("allocate");
-        let made = Some(Access::new(epoch, origin.clone()));
+        let access = Access::new(epoch, origin.clone());
+        if let Some(freed) = self.graphs.frees.remove(&at) {
+            let (clock, by) = (self.streams[stream as usize].clock.clone(), access.site());
+            let check = move |shadow: &mut Shadow, before: Before<'_>, out: &mut Findings| {
+                shadow.allocate_again((at, bytes), &freed, by, before, out);
+            };
+            self.check_after(clock, check);
+        }
+        let made = Some(access);
         let home = Home::Graph(device);
         self.add_allocation(at, Allocation { bytes, home, made, origin, tag: None });
         Ok(())

@@ -123,7 +123,8 @@ impl Machine {
         }
         self.device_block(at)?;
         let (epoch, deps) = self.begin(stream);
-        let by = self.origin("free").site(Some(epoch));
+        let origin = self.origin("free");
+        let by = origin.site(Some(epoch));
         let freed = self.remove_allocation(at, by, self.streams[stream as usize].clock.clone());
         let action = match freed {
             Some(Allocation { home: Home::Pool { pool, .. }, .. }) => {
@@ -136,6 +137,7 @@ impl Machine {
             }
             Some(Allocation { home: Home::Graph(device), bytes, .. }) => {
                 self.free_in_graph(device, bytes);
+                self.graphs.frees.insert(at, Access::new(epoch, origin));
                 Action::Order
             }
             Some(Allocation { home: Home::Host, .. }) | None => Action::Order,

@@ -75,7 +75,8 @@ pub enum ReportKind {
     WriteAfterWrite,
     /// An access that is not ordered after the stream-ordered allocation.
     UseBeforeAllocation,
-    /// A free that is not ordered after a use.
+    /// A free that is not ordered after a use; or not before the next allocation of a graph at the same address, which is
+    /// such a use.
     FreeBeforeUse,
     /// An access submitted after the free.
     UseAfterFree,

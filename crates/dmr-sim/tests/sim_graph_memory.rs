@@ -127,6 +127,32 @@ fn sim_a_free_node_that_is_not_ordered_after_a_use_is_found() {
 }
 
 #[test]
+fn sim_a_launch_that_is_not_ordered_after_the_free_of_its_memory_is_found() {
+    let (universe, _gpu) = machine();
+    let (a, b) = (gpu::stream(), gpu::stream());
+    begin(a);
+    let memory = allocate(64, a);
+    fill(memory, 7, 64, a).unwrap();
+    let executable = instantiate(end(a), 0);
+    for ordered in [true, false] {
+        assert_eq!(run(executable, a), CUDA_SUCCESS);
+        fill(memory, 1, 64, a).unwrap();
+        assert_eq!(free(memory, a), CUDA_SUCCESS);
+        if ordered {
+            gpu::order(a, b);
+        }
+        assert_eq!(run(executable, b), CUDA_SUCCESS);
+        assert_eq!(kinds(&universe).is_empty(), ordered);
+        assert_eq!(free(memory, b), CUDA_SUCCESS);
+        gpu::order(b, a);
+    }
+    let found = universe.reports();
+    assert_eq!(found.iter().map(|it| it.kind).collect::<Vec<_>>(), [ReportKind::FreeBeforeUse]);
+    let text = found[0].to_string();
+    assert!(text.contains("allocate (node 1") && text.contains("free (operation"), "{text}");
+}
+
+#[test]
 fn sim_nodes_of_memory_are_made_by_calls() {
     let (universe, gpu) = machine();
     let (stream, mut graph, mut other) = (gpu::stream(), null_mut(), null_mut());
