@@ -252,7 +252,7 @@ impl Machine {
         }
         let mut memory = self.memory();
         match action {
-            Action::Order | Action::HostCall(_) => 0,
+            Action::Order | Action::Keep(_) | Action::HostCall(_) => 0,
             Action::Fill { at, len, pattern } => {
                 memory.fill(at, len, pattern);
                 moving(len)
@@ -320,7 +320,9 @@ impl Machine {
             }
             // Each part is asked for when it executes.
             Action::Several(_) => (&[], &[]),
-            Action::Order | Action::GiveBack { .. } | Action::HostCall(_) => (&[], &[]),
+            Action::Order | Action::Keep(_) | Action::GiveBack { .. } | Action::HostCall(_) => {
+                (&[], &[])
+            }
         };
         let (reads, writes) = (on_virtual(reads), on_virtual(writes));
         (!reads.is_empty() || !writes.is_empty()) && self.is_illegal(stream, &reads, &writes, peers)

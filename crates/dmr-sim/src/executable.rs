@@ -14,6 +14,7 @@ use crate::machine::{Machine, StreamKind};
 use crate::operation::Action;
 use crate::report::GraphNode;
 use crate::session::Session;
+use crate::user_objects::References;
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
 pub(crate) const AUTO_FREE_ON_LAUNCH: u64 = 1;
@@ -28,6 +29,7 @@ pub(crate) struct Executable {
     /// The place in `lanes` of each node.
     lane_of: Vec<usize>,
     lanes: Vec<u32>,
+    objects: References,
     /// The end of the last launch.
     last: Option<(Epoch, Clock)>,
 }
@@ -35,7 +37,7 @@ pub(crate) struct Executable {
 impl Executable {
     /// Returns its nodes as a graph, for a launch that a stream captures.
     pub(crate) fn as_graph(&self) -> Graph {
-        Graph { nodes: self.nodes.iter().cloned().collect() }
+        Graph { nodes: self.nodes.iter().cloned().collect(), objects: self.objects.clone() }
     }
 
     /// Returns a node.
@@ -94,7 +96,9 @@ impl Machine {
         let lanes: Vec<u32> = ends.iter().map(lane).collect();
         let graphs = &mut self.graphs;
         graphs.last_executable += 1;
-        let executable = Executable { flags, graph: number, nodes, lane_of, lanes, last: None };
+        let objects = flat.objects;
+        let executable =
+            Executable { flags, graph: number, nodes, lane_of, lanes, objects, last: None };
         graphs.executables.insert(graphs.last_executable, executable);
         Ok(graphs.last_executable)
     }
@@ -124,6 +128,7 @@ impl Machine {
         for ((_, old), new) in executable.nodes.iter_mut().zip(new) {
             old.work = new.work.clone();
         }
+        executable.objects = flat.objects;
         Ok(None)
     }
 }
@@ -139,6 +144,7 @@ impl Session<'_> {
         let executable = self.graphs.executable(id)?;
         let (nodes, lane_of) = (executable.nodes.clone(), executable.lane_of.clone());
         let (lanes, last) = (executable.lanes.clone(), executable.last.take());
+        let objects = executable.objects.clone();
         let (start, mut deps) = self.begin(stream);
         if let Some((epoch, clock)) = last {
             deps.push(epoch);
@@ -172,7 +178,11 @@ impl Session<'_> {
             deps.push(epoch);
             self.streams[stream as usize].clock.join(&clock);
         }
-        self.push(end, deps, Action::Order);
+        self.push(
+            end,
+            deps,
+            if objects.is_empty() { Action::Order } else { Action::Keep(objects) },
+        );
         let clock = self.streams[stream as usize].clock.clone();
         self.graphs.executable(id)?.last = Some((end, clock));
         outcome

@@ -12,6 +12,7 @@ use crate::kernel::KernelArgs;
 use crate::memory::{CopyWork, FillWork};
 use crate::operation::HostCall;
 use crate::stream_memory::WordOperation;
+use crate::user_objects::References;
 
 /// All graphs of a machine.
 #[derive(Default)]
@@ -28,12 +29,17 @@ pub(crate) struct Graphs {
     pub(crate) memory: Vec<Arc<GraphMemory>>,
     /// The last free of memory of a node, until the memory is allocated again.
     pub(crate) frees: HashMap<u64, Access>,
+    /// The references of the program to user objects.
+    pub(crate) user_objects: References,
+    pub(crate) last_user_object: u32,
 }
 
 /// A graph: its nodes in the order in which they were made. Numbers of nodes are unique in a machine.
 #[derive(Clone, Default)]
 pub(crate) struct Graph {
     pub(crate) nodes: BTreeMap<u32, Node>,
+    /// The user objects that it keeps alive, as its copies do.
+    pub(crate) objects: References,
 }
 
 #[derive(Clone)]
@@ -207,12 +213,13 @@ impl Graphs {
             let node = Node { after: after.collect(), original: Some(*id), ..node.clone() };
             Some((*numbers.get(id)?, node))
         };
-        Graph { nodes: graph.nodes.iter().filter_map(copy).collect() }
+        let nodes = graph.nodes.iter().filter_map(copy).collect();
+        Graph { nodes, objects: graph.objects.clone() }
     }
 
     /// Replaces each child graph by its nodes, and an empty node after all of them that keeps the child's number.
     pub(crate) fn flattened(&mut self, graph: &Graph) -> Graph {
-        let mut flat = Graph::default();
+        let mut flat = Graph { objects: graph.objects.clone(), ..Graph::default() };
         for (&id, node) in &graph.nodes {
             let NodeWork::Child(child) = &node.work else {
                 flat.nodes.insert(id, node.clone());
@@ -228,6 +235,7 @@ impl Graphs {
                 first.after.clone_from(&node.after);
             }
             flat.nodes.append(&mut child.nodes);
+            flat.objects.add(&child.objects);
             flat.nodes.insert(
                 id,
                 Node { work: NodeWork::Empty, after, original: None, captured_on: None },

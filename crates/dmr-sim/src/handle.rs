@@ -23,6 +23,7 @@ pub(crate) enum Kind {
     Kernel = 0x4B,
     GraphNode = 0x4C,
     GraphExec = 0x4D,
+    UserObject = 0x4E,
 }
 
 /// Returns the handle of object `index` of `kind` in `universe` (24 bits).

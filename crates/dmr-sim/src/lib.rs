@@ -108,6 +108,7 @@ mod store;
 mod stream_memory;
 mod sync;
 mod universe;
+mod user_objects;
 mod virtual_memory;
 mod waiting;
 mod words;

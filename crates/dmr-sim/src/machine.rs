@@ -63,6 +63,8 @@ pub(crate) struct Config {
 }
 
 pub(crate) struct Machine {
+    /// Lives as long as the universe; the first field, so that it is dropped before all user objects.
+    pub(crate) alive: Arc<()>,
     pub(crate) config: Config,
     pub(crate) random: fastrand::Rng,
     pub(crate) devices: Vec<Device>,
@@ -111,10 +113,10 @@ pub(crate) struct Machine {
     pub(crate) queued: usize,
     /// The part of them by which the host can learn something without a driver call.
     pub(crate) host_may_wait: usize,
-    /// The driver calls so far.
-    pub(crate) calls: u64,
     /// The number of such operations that have run.
     pub(crate) seen_by_host: u64,
+    /// The driver calls so far.
+    pub(crate) calls: u64,
     /// Threads that have unlocked the machine to wait.
     pub(crate) waiting: usize,
     /// `true` while a thread runs the work that the host may wait for, between driver calls.
@@ -230,6 +232,7 @@ impl Machine {
             lost_by: None,
         };
         Self {
+            alive: Arc::new(()),
             random: fastrand::Rng::with_seed(config.seed),
             devices: (0..config.devices).map(device).collect(),
             contexts: Vec::new(),
@@ -264,10 +267,10 @@ impl Machine {
             host: HostClock::new(config.host_order),
             queued: 0,
             host_may_wait: 0,
+            seen_by_host: 0,
             calls: 0,
             waiting: 0,
             runs_for_host: false,
-            seen_by_host: 0,
             host_calls_returned: 0,
             names: HashMap::new(),
             config,

@@ -10,6 +10,7 @@ use crate::checks::Ticket;
 use crate::clock::{Clock, Epoch};
 use crate::history::Origin;
 use crate::kernel::{Footprint, Kernel, KernelArgs};
+use crate::user_objects::References;
 use crate::words::{Test, Value};
 
 /// A submitted operation.
@@ -65,6 +66,9 @@ pub(crate) enum Action {
     },
     Kernel(Box<Launch>),
     HostCall(HostCall),
+    /// None: the user objects of a graph live until it runs.
+    #[expect(dead_code, reason = "they are dropped with it")]
+    Keep(References),
     /// The parts of one memset or copy.
     Several(Vec<Action>),
 }
@@ -108,6 +112,8 @@ pub(crate) struct HostPtr(pub(crate) *mut c_void);
 // call returns (pageable memory) or the operation has executed (callbacks), from any thread, as
 // the driver's own threads do.
 unsafe impl Send for HostPtr {}
+// SAFETY: as above; nothing is read through a reference to it.
+unsafe impl Sync for HostPtr {}
 
 #[derive(Clone, Copy)]
 pub(crate) struct HostCall {

@@ -39,6 +39,7 @@ mod stream;
 mod stream_memory;
 mod tensor_map;
 mod unified;
+mod user_objects;
 mod virtual_memory;
 
 pub use capture::{is_capture_mode_global, reset_capture_mode};
@@ -86,6 +87,7 @@ pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
         graph_params::SYMBOLS,
         graph_attributes::SYMBOLS,
         graph_memory::SYMBOLS,
+        user_objects::SYMBOLS,
         virtual_memory::SYMBOLS,
         stream_memory::SYMBOLS,
         carved::SYMBOLS,

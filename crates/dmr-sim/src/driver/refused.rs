@@ -80,8 +80,8 @@ refused! {
     cuGraphGetId cuGraphKernelNodeGetParams cuGraphKernelNodeGetParams_v2
     cuGraphMemcpyNodeGetParams cuGraphMemsetNodeGetParams cuGraphNodeGetContainingGraph
     cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetParams cuGraphNodeGetToolsId
-    cuGraphNodeSetEnabled cuGraphNodeSetParams_v2 cuGraphReleaseUserObject
-    cuGraphRemoveDependencies cuGraphRemoveDependencies_v2 cuGraphRetainUserObject
+    cuGraphNodeSetEnabled cuGraphNodeSetParams_v2 cuGraphRemoveDependencies
+    cuGraphRemoveDependencies_v2
     cuGraphicsEGLRegisterImage cuGraphicsGLRegisterBuffer cuGraphicsGLRegisterImage
     cuGraphicsMapResources cuGraphicsMapResources_ptsz cuGraphicsResourceGetMappedEglFrame
     cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer
@@ -139,7 +139,6 @@ refused! {
     cuTexRefSetAddress_v2 cuTexRefSetArray cuTexRefSetBorderColor cuTexRefSetFilterMode
     cuTexRefSetFlags cuTexRefSetFormat cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode
     cuTexRefSetMipmapLevelBias cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray
-    cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain cuVDPAUCtxCreate
-    cuVDPAUCtxCreate_v2 cuVDPAUGetDevice cuWaitExternalSemaphoresAsync
+    cuVDPAUCtxCreate cuVDPAUCtxCreate_v2 cuVDPAUGetDevice cuWaitExternalSemaphoresAsync
     cuWaitExternalSemaphoresAsync_ptsz
 }
