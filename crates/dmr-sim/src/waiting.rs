@@ -146,7 +146,10 @@ impl Session<'_> {
                 let is_stuck = ran.replace(session.seen_by_host) == Some(session.seen_by_host);
                 stuck = if is_stuck { stuck + IDLE } else { Duration::ZERO };
                 // A call that waits for a prompt host callback goes on by itself, and other calls may run the work.
-                let runs = stuck > 2 * PROMPT || is_idle && session.waiting == 0;
+                let runs = match session.waiting {
+                    0 => is_idle || stuck > PROMPT,
+                    _ => stuck > 2 * PROMPT,
+                };
                 while runs && let Some(step) = session.step_for_host() {
                     if let Progress::CallHost(call, stream) = step {
                         session.call_host(call, stream);

@@ -30,7 +30,7 @@ fn device() -> (Option<Universe>, Gpu) {
     }
 }
 
-/// How often the destructor ran. It stays until the process ends, because destructors run at any time.
+/// The number of runs of the destructor. It stays until the process ends, because destructors run at any time.
 type Count = &'static AtomicUsize;
 
 fn count() -> Count {
