@@ -5,7 +5,7 @@
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUdeviceptr, CUmodule};
+use cudarc::driver::sys::{self, CUdeviceptr, CUjit_option, CUmodule};
 use cudarc::driver::{CudaContext, DriverError, result};
 use dmr_sim::{Driver, InstallError, SelectError, Universe};
 
@@ -46,6 +46,8 @@ pub struct Image {
     pub kernels: Vec<String>,
     /// PTX text with a zero at the end, or a cubin.
     pub bytes: Vec<u8>,
+    /// The level at which the driver's compiler optimises PTX, from 0 to 4; its default without one.
+    pub jit_level: Option<u32>,
 }
 
 /// Returns the context of the GPU, if there is one: while it is held, runs do not make it again.
@@ -112,7 +114,7 @@ impl Machine {
         let context =
             CudaContext::new(universe.as_ref().map_or(0, |universe| universe.ordinal(0)))?;
         // SAFETY: the image ends with a zero if it is text; a cubin has its size in its header.
-        let module = unsafe { result::module::load_data(image.bytes.as_ptr().cast())? };
+        let module = unsafe { load(image)? };
         Ok(Self { module, context, universe })
     }
 
@@ -173,6 +175,22 @@ impl Machine {
         }
         Ok(outputs)
     }
+}
+
+/// Loads an image.
+///
+/// # Safety
+///
+/// The image ends with a zero if it is text; a cubin has its size in its header.
+unsafe fn load(image: &Image) -> Result<CUmodule, DriverError> {
+    let mut names = [CUjit_option::CU_JIT_OPTIMIZATION_LEVEL];
+    let mut values = [image.jit_level.unwrap_or_default() as usize as *mut c_void];
+    let count = u32::from(image.jit_level.is_some());
+    let (mut module, bytes) = (std::ptr::null_mut(), image.bytes.as_ptr().cast());
+    let (names, values) = (names.as_mut_ptr(), values.as_mut_ptr());
+    // SAFETY: by this function's contract; there are `count` options, and the module's place is a live local.
+    unsafe { sys::cuModuleLoadDataEx(&raw mut module, bytes, count, names, values) }.result()?;
+    Ok(module)
 }
 
 /// Allocates device memory with these bytes, adds it to `memory`, and returns its address.

@@ -58,6 +58,9 @@ enum Command {
         /// Only kernels whose name contains this
         #[arg(long)]
         only: Option<String>,
+        /// The level at which the driver's compiler optimises the PTX
+        #[arg(long, value_parser = clap::value_parser!(u32).range(0..=4))]
+        jit_level: Option<u32>,
     },
     /// Prints the table of differences of kernels that were compiled in several ways
     Table {
@@ -138,7 +141,9 @@ fn main() -> ExitCode {
         Command::Compile { sources, out, nvrtc, include, option } => {
             compile(&sources, &out, &Compiler { library: nvrtc, include, options: option })
         }
-        Command::Run { ptx, out, seed, only } => run(&ptx, &out, seed, only.as_deref()),
+        Command::Run { ptx, out, seed, only, jit_level } => {
+            run(&ptx, &out, seed, only.as_deref(), jit_level)
+        }
         Command::Record { gpu, simulator, out, ulp, seed } => {
             record(&gpu, &simulator, &out, ulp, seed)
         }
@@ -182,7 +187,7 @@ fn image(file: &Path) -> Result<Image, Box<dyn Error>> {
     let cubin = file.with_extension("cubin");
     let bytes =
         if cubin.exists() { std::fs::read(cubin)? } else { text.bytes().chain([0]).collect() };
-    Ok(Image { kernels, bytes })
+    Ok(Image { kernels, bytes, jit_level: None })
 }
 
 fn digests(files: &[PathBuf], out: &Path, seeds: Range<u64>) -> Result<bool, Box<dyn Error>> {
@@ -205,12 +210,13 @@ fn run(
     out: &Path,
     seed: u64,
     only: Option<&str>,
+    jit_level: Option<u32>,
 ) -> Result<bool, Box<dyn Error>> {
     let mut records = Vec::new();
     let mut whole = true;
     let _context = device::hold()?;
     for file in files {
-        let mut image = image(file)?;
+        let mut image = Image { jit_level, ..image(file)? };
         image.kernels.retain(|kernel| only.is_none_or(|part| kernel.contains(part)));
         let start = Instant::now();
         match device::run(&image, seed) {

@@ -10,7 +10,8 @@ const SEED: u64 = 1;
 #[test]
 fn each_form_of_arithmetic_has_the_results_that_a_gpu_has_recorded() {
     let kernels = features::kernels(PTX);
-    let image = Image { kernels: kernels.clone(), bytes: PTX.bytes().chain([0]).collect() };
+    let bytes = PTX.bytes().chain([0]).collect();
+    let image = Image { kernels: kernels.clone(), bytes, jit_level: Some(4) };
     let records = device::run(&image, SEED).expect("a driver that loads the kernels");
     for record in &records {
         assert!(
