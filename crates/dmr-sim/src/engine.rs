@@ -16,7 +16,7 @@ use crate::clock::Epoch;
 use crate::kernel::{Kernel, KernelArgs, KernelMemory};
 use crate::machine::{Machine, StreamKind};
 use crate::mapping::Reach;
-use crate::operation::{Action, HostCall, Launch, Op};
+use crate::operation::{Action, HostCall, Launch, Op, SeenByHost};
 use crate::report::{Report, ReportKind};
 use crate::universe::Policy;
 
@@ -59,7 +59,8 @@ impl Machine {
     pub(crate) fn push(&mut self, epoch: Epoch, deps: Deps, action: Action) {
         debug_assert_eq!(self.streams[epoch.stream as usize].submitted, epoch.seq);
         let this = &mut self.streams[epoch.stream as usize];
-        let seen_by_host = action.is_seen_by_host().then(|| Box::new(this.clock.clone()));
+        let seen = || Box::new(SeenByHost { before: this.clock.clone(), tick: self.ticks });
+        let seen_by_host = action.is_seen_by_host().then(seen);
         self.host_may_wait += usize::from(seen_by_host.is_some());
         this.queue.push_back(Op { deps, action, seen_by_host });
         self.queued += 1;
@@ -118,19 +119,23 @@ impl Machine {
         Some(self.step(stream))
     }
 
-    /// Runs one operation towards those by which the host can learn something without a driver call.
-    pub(crate) fn step_for_host(&mut self) -> Option<Progress> {
+    /// Runs one operation towards those by which the host can learn something without a driver call, and that were
+    /// submitted at least this many ticks ago.
+    pub(crate) fn step_for_host(&mut self, ticks: u64) -> Option<Progress> {
         let mut targets = SmallVec::<[Epoch; 4]>::new();
+        let is_due = |seen: &SeenByHost| seen.tick + ticks <= self.ticks;
         for (stream, this) in self.streams.iter().enumerate() {
-            let place = this.queue.iter().position(|op| op.seen_by_host.is_some());
+            let mut queue = this.queue.iter();
+            let place = queue.position(|op| op.seen_by_host.as_deref().is_some_and(is_due));
             let target =
                 |place| Epoch { stream: stream as u32, seq: this.executed + 1 + place as u64 };
             targets.extend(place.map(target));
         }
         let stream = targets.into_iter().find_map(|target| self.needed_for(target))?;
         let next = self.streams[stream as usize].queue.front();
-        if let Some(clock) = next.and_then(|op| op.seen_by_host.clone()) {
-            self.all_threads_learn(&clock);
+        let seen = next.and_then(|op| op.seen_by_host.as_deref());
+        if let Some(before) = seen.map(|seen| seen.before.clone()) {
+            self.all_threads_learn(&before);
         }
         Some(self.step(stream))
     }
@@ -219,12 +224,11 @@ impl Machine {
         self.queued -= 1;
         let seq = self.streams[stream as usize].executed + 1;
         let start = op.deps.iter().map(|dep| self.end_of(*dep)).max().unwrap_or(0);
-        if let Some(clock) = &op.seen_by_host {
+        if let Some(seen) = &op.seen_by_host {
             self.host_may_wait -= 1;
-            self.seen_by_host += 1;
             // A copy during a call is a result that the host has to wait for.
             if !matches!(op.action, Action::Copy { .. }) {
-                self.all_threads_learn(clock);
+                self.all_threads_learn(&seen.before);
             }
         }
         if let Action::HostCall(call) = op.action {

@@ -113,8 +113,8 @@ pub(crate) struct Machine {
     pub(crate) queued: usize,
     /// The part of them by which the host can learn something without a driver call.
     pub(crate) host_may_wait: usize,
-    /// The number of such operations that have run.
-    pub(crate) seen_by_host: u64,
+    /// How often the thread that runs such operations has looked for them.
+    pub(crate) ticks: u64,
     /// The driver calls so far.
     pub(crate) calls: u64,
     /// Threads that have unlocked the machine to wait.
@@ -267,7 +267,7 @@ impl Machine {
             host: HostClock::new(config.host_order),
             queued: 0,
             host_may_wait: 0,
-            seen_by_host: 0,
+            ticks: 0,
             calls: 0,
             waiting: 0,
             runs_for_host: false,

@@ -18,9 +18,16 @@ pub(crate) struct Op {
     /// Operations that must have executed, besides the earlier ones of its stream.
     pub(crate) deps: SmallVec<[Epoch; 2]>,
     pub(crate) action: Action,
-    /// For an operation by which the host can learn, without a driver call, that the stream has come so far: the
-    /// operations that come before.
-    pub(crate) seen_by_host: Option<Box<Clock>>,
+    /// For an operation by which the host can learn, without a driver call, that the stream has come so far.
+    pub(crate) seen_by_host: Option<Box<SeenByHost>>,
+}
+
+/// An operation by which the host can learn something.
+pub(crate) struct SeenByHost {
+    /// The operations that come before.
+    pub(crate) before: Clock,
+    /// The tick of the thread that runs such operations at which this one was submitted.
+    pub(crate) tick: u64,
 }
 
 /// The effect of an operation.

@@ -21,6 +21,9 @@ const LOOK_AGAIN: Duration = Duration::from_micros(200);
 /// The time without a driver call after which the work that the host may wait for runs.
 const IDLE: Duration = Duration::from_millis(10);
 
+/// The number of these times after which such work runs although other threads make calls.
+const PATIENCE: u64 = 10;
+
 impl Session<'_> {
     /// Runs until the operation has executed.
     pub(crate) fn run_until(&mut self, target: Epoch) {
@@ -135,7 +138,7 @@ impl Session<'_> {
         }
         let shared = Arc::downgrade(self.shared);
         let run = move || {
-            let (mut calls, mut ran, mut stuck) = (None, None, Duration::ZERO);
+            let mut calls = None;
             while let Some(shared) = shared.upgrade() {
                 let mut session = shared.session();
                 if session.host_may_wait == 0 {
@@ -143,14 +146,14 @@ impl Session<'_> {
                     return;
                 }
                 let is_idle = calls.replace(session.calls) == Some(session.calls);
-                let is_stuck = ran.replace(session.seen_by_host) == Some(session.seen_by_host);
-                stuck = if is_stuck { stuck + IDLE } else { Duration::ZERO };
-                // A call that waits for a prompt host callback goes on by itself, and other calls may run the work.
-                let runs = match session.waiting {
-                    0 => is_idle || stuck > PROMPT,
-                    _ => stuck > 2 * PROMPT,
+                session.ticks += 1;
+                // Calls may run the work, and a call that waits for a prompt host callback goes on by itself.
+                let age = match session.waiting {
+                    0 if is_idle => 0,
+                    0 => PATIENCE,
+                    _ => 2 * PATIENCE,
                 };
-                while runs && let Some(step) = session.step_for_host() {
+                while let Some(step) = session.step_for_host(age) {
                     if let Progress::CallHost(call, stream) = step {
                         session.call_host(call, stream);
                     }

@@ -111,16 +111,22 @@ fn a_word_that_a_stream_writes_to_pinned_memory_is_seen_and_orders_later_work() 
 }
 
 #[test]
-fn a_word_is_seen_while_another_thread_makes_calls() {
+fn a_word_is_seen_while_another_thread_makes_calls_and_writes_words() {
     for_each_run(|_universe, a, b, _at| {
         let is_seen = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 b.context().bind_to_thread().unwrap();
+                let mut word = std::ptr::null_mut();
+                // SAFETY: a place for the address.
+                unsafe { sys::cuMemHostAlloc(&mut word, 4, 0) }.result().unwrap();
                 let start = Instant::now();
                 while !is_seen.load(Ordering::Acquire) && start.elapsed().as_secs() < 3 {
-                    // SAFETY: the stream is live.
-                    let _ = unsafe { sys::cuStreamQuery(b.cu_stream()) };
+                    // SAFETY: the stream is live, and the word is not freed before the end.
+                    let written =
+                        unsafe { sys::cuStreamWriteValue32_v2(b.cu_stream(), word as u64, 1, 0) };
+                    written.result().unwrap();
+                    b.synchronize().unwrap();
                     std::thread::sleep(Duration::from_millis(1));
                 }
             });
