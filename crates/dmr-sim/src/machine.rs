@@ -113,7 +113,7 @@ pub(crate) struct Machine {
     pub(crate) queued: usize,
     /// The part of them by which the host can learn something without a driver call.
     pub(crate) host_may_wait: usize,
-    /// How often the thread that runs such operations has looked for them.
+    /// The number of times that the thread that runs such operations has looked for them.
     pub(crate) ticks: u64,
     /// The driver calls so far.
     pub(crate) calls: u64,
