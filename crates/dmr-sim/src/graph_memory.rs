@@ -11,14 +11,13 @@ use std::sync::Arc;
 use crate::abi::*;
 use crate::address::ALIGNMENT;
 use crate::executable::AUTO_FREE_ON_LAUNCH;
-use crate::findings::Findings;
 use crate::graph::NodeWork;
-use crate::history::{Access, Before};
+use crate::history::Access;
 use crate::machine::Machine;
 use crate::memory_map::{Allocation, Home};
 use crate::operation::Action;
+use crate::report::{Report, ReportKind};
 use crate::session::Session;
-use crate::shadow::Shadow;
 
 /// The memory that a node allocates at each launch.
 pub(crate) struct GraphMemory {
@@ -98,10 +97,13 @@ impl Machine {
         let access = Access::new(epoch, origin.clone());
         if let Some(freed) = self.graphs.frees.remove(&at) {
             let (clock, by) = (self.streams[stream as usize].clock.clone(), access.site());
-            let check = move |shadow: &mut Shadow, before: Before<'_>, out: &mut Findings| {
-                shadow.allocate_again((at, bytes), &freed, by, before, out);
-            };
-            self.check_after(clock, check);
+            // The driver does not wait for the free.
+            self.check_after(clock, move |_, before, out| {
+                if !before.covers(freed.epoch) {
+                    let report = Report::new(ReportKind::FreeBeforeUse, freed.site());
+                    out.push(report.after(Some(by)).about(Some(device), at, bytes));
+                }
+            });
         }
         let made = Some(access);
         let home = Home::Graph(device);

@@ -16,7 +16,7 @@ use crate::byte_set::ByteSet;
 use crate::declared::OwnedBlock;
 use crate::findings::Findings;
 use crate::freed::Freed;
-use crate::history::{Access, AccessKind, Before, Check, History};
+use crate::history::{AccessKind, Before, Check, History};
 use crate::leaks::leak;
 use crate::mapping::Mapping;
 use crate::memory_map::{Allocation, MemoryMap};
@@ -125,21 +125,6 @@ impl Shadow {
         }
         self.forget(at, allocation.bytes);
         self.freed.add(at, allocation.bytes, by, allocation.tag.clone());
-    }
-
-    /// Checks that the memory of a graph is allocated again after its last free: the driver does not wait for that.
-    pub(crate) fn allocate_again(
-        &self,
-        (at, bytes): (u64, u64),
-        freed: &Access,
-        by: Site,
-        before: Before<'_>,
-        out: &mut Findings,
-    ) {
-        if !before.covers(freed.epoch) {
-            let report = Report::new(ReportKind::FreeBeforeUse, freed.site()).after(Some(by));
-            out.push(report.about(self.map.device_at(at), at, bytes));
-        }
     }
 
     /// Reports a free of `at`, which is no block.

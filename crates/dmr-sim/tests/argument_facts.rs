@@ -8,8 +8,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 
 use cudarc::driver::sys::{self, CUfunction, CUresult};
-use dmr_sim::{Driver, Universe};
-use support::gpu::{self, Gpu};
+use support::gpu::{self, device};
 
 /// Calls the driver, and returns its code; a comment at the call says why wrong arguments are harmless.
 macro_rules! call {
@@ -17,18 +16,6 @@ macro_rules! call {
         // SAFETY: the driver checks what is wrong here on purpose, as was observed on an H200; the rest is right.
         unsafe { sys::$($call)* as i32 }
     };
-}
-
-/// The first device of the driver that this process uses.
-fn device() -> (Option<Universe>, Gpu) {
-    match dmr_sim::select().expect("a driver") {
-        Driver::Cuda => (None, Gpu::on(0)),
-        Driver::Simulated(_) => {
-            let universe = Universe::new().expect("the simulator installs");
-            let gpu = Gpu::new(&universe);
-            (Some(universe), gpu)
-        }
-    }
 }
 
 const INVALID_VALUE: i32 = CUresult::CUDA_ERROR_INVALID_VALUE as i32;

@@ -10,8 +10,7 @@ use std::ffi::c_void;
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUresult, CUstream, CUstreamCaptureMode as Mode};
-use dmr_sim::{Driver, Universe};
-use support::gpu::{self, Gpu, code, fill};
+use support::gpu::{self, Gpu, code, device, fill};
 
 const UNSUPPORTED: Option<i32> = Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED as i32);
 const ISOLATION: Option<i32> = Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION as i32);
@@ -21,18 +20,6 @@ const CAPTURED_EVENT: Option<i32> = Some(CUresult::CUDA_ERROR_CAPTURED_EVENT as 
 const GLOBAL: Mode = Mode::CU_STREAM_CAPTURE_MODE_GLOBAL;
 const THREAD_LOCAL: Mode = Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 const RELAXED: Mode = Mode::CU_STREAM_CAPTURE_MODE_RELAXED;
-
-/// The first device of the driver that this process uses.
-fn device() -> (Option<Universe>, Gpu) {
-    match dmr_sim::select().expect("a driver") {
-        Driver::Cuda => (None, Gpu::on(0)),
-        Driver::Simulated(_) => {
-            let universe = Universe::new().expect("the simulator installs");
-            let gpu = Gpu::new(&universe);
-            (Some(universe), gpu)
-        }
-    }
-}
 
 fn begin(stream: CUstream, mode: Mode) {
     // SAFETY: the stream is live.

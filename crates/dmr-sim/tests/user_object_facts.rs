@@ -10,25 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUresult, CUstream, CUuserObject};
-use dmr_sim::{Driver, Universe};
-use support::gpu::{self, Gpu};
+use support::gpu::{self, device};
 
 use CUresult::{CUDA_ERROR_INVALID_VALUE as INVALID, CUDA_SUCCESS as DONE};
 
 const NO_SYNC: u32 = 1;
 const MOVE: u32 = 1;
-
-/// The first device of the driver that this process uses.
-fn device() -> (Option<Universe>, Gpu) {
-    match dmr_sim::select().expect("a driver") {
-        Driver::Cuda => (None, Gpu::on(0)),
-        Driver::Simulated(_) => {
-            let universe = Universe::new().expect("the simulator installs");
-            let gpu = Gpu::new(&universe);
-            (Some(universe), gpu)
-        }
-    }
-}
 
 /// The number of runs of the destructor. It stays until the process ends, because destructors run at any time.
 type Count = &'static AtomicUsize;

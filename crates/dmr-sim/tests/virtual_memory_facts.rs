@@ -8,8 +8,7 @@ mod support;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUdevice_attribute, CUstreamCaptureMode};
-use dmr_sim::{Driver, Universe};
-use support::gpu::{self, Gpu, Pinned, code, fill, sync};
+use support::gpu::{self, Pinned, code, device, fill, sync};
 use support::virtual_memory::{
     EQ, GEQ, NONE, PAGE, Properties, READ, READ_WRITE, access, batch, create, create_with,
     granularity, map, map_at, mapped, release, reserve, reserve_at, retain, set_access, take_back,
@@ -19,18 +18,6 @@ use support::virtual_memory::{
 const INVALID: Option<i32> = Some(1);
 const NOT_SUPPORTED: Option<i32> = Some(801);
 const P: u64 = PAGE as u64;
-
-/// The first device of the driver that this process uses.
-fn device() -> (Option<Universe>, Gpu) {
-    match dmr_sim::select().expect("a driver") {
-        Driver::Cuda => (None, Gpu::on(0)),
-        Driver::Simulated(_) => {
-            let universe = Universe::new().expect("the simulator installs");
-            let gpu = Gpu::new(&universe);
-            (Some(universe), gpu)
-        }
-    }
-}
 
 #[test]
 fn which_attributes_say_that_it_is_there() {

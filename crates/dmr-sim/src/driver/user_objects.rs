@@ -91,13 +91,15 @@ extern "C" fn cuGraphRetainUserObject(
         valid(count)?;
         let number = session.user_object(object)?;
         let known = session.graphs.user_objects.object(number)?;
-        graph_of(session, graph)?;
-        match flags {
-            0 => {}
-            MOVE => session.graphs.user_objects.release(number, count)?,
-            _ => return Err(ERROR_INVALID_VALUE),
+        if flags & !MOVE != 0 {
+            return Err(ERROR_INVALID_VALUE);
         }
-        graph_of(session, graph)?.objects.retain(number, known, count)
+        graph_of(session, graph)?.objects.retain(number, known, count)?;
+        if flags == MOVE && session.graphs.user_objects.release(number, count).is_err() {
+            graph_of(session, graph)?.objects.release(number, count)?;
+            return Err(ERROR_INVALID_VALUE);
+        }
+        Ok(())
     })
 }
 

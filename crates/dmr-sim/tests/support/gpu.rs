@@ -25,6 +25,17 @@ pub(crate) fn machine() -> (Universe, Gpu) {
     (universe, gpu)
 }
 
+/// The first device of the driver that this process uses, current on this thread; and its universe, if it has one.
+pub(crate) fn device() -> (Option<Universe>, Gpu) {
+    match dmr_sim::select().expect("a driver") {
+        dmr_sim::Driver::Cuda => (None, Gpu::on(0)),
+        dmr_sim::Driver::Simulated(_) => {
+            let (universe, gpu) = machine();
+            (Some(universe), gpu)
+        }
+    }
+}
+
 /// Returns the findings of a universe so far.
 pub(crate) fn kinds(universe: &Universe) -> Vec<ReportKind> {
     universe.reports().iter().map(|report: &Report| report.kind).collect()
