@@ -1,5 +1,7 @@
 //! The last accesses to each byte of shared memory, to find threads that access it without order.
 
+use std::ops::Range;
+
 use super::order::Order;
 use super::space::Run;
 
@@ -47,6 +49,19 @@ pub(super) struct Touch {
     pub(super) instruction: u32,
 }
 
+impl Touch {
+    /// Returns the access of a lane, to be noted.
+    #[inline(always)]
+    fn mark(&self, lane: usize, order: &Order) -> Mark {
+        Mark {
+            thread: (self.first_thread + lane as u32) as u16,
+            touching: self.touching,
+            instruction: self.instruction,
+            stamp: order.now(),
+        }
+    }
+}
+
 /// An access that was made. One with stamp 0 is none: every thread has seen it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
@@ -80,30 +95,32 @@ struct Cell {
 impl Cell {
     const NONE: Self = Self { write: Mark::NONE, reads: [Mark::NONE; 2] };
 
-    /// Notes an access, and returns an earlier one that is not ordered before it.
+    /// Notes an access, and returns true, if all earlier ones are ordered before it as they mostly are: a barrier of the
+    /// block is between them, or they are of one thread.
     #[inline(always)]
-    fn touch(&mut self, mark: Mark, order: &Order) -> Option<Mark> {
-        // What has_seen returns for most accesses: a barrier of the block is between them, or they are of one thread.
+    fn touch_seen(&mut self, mark: Mark, order: &Order) -> bool {
         let is_seen =
             |other: &Mark| order.is_before_barrier(other.stamp) || other.thread == mark.thread;
         let [first, second] = &mut self.reads;
-        if is_seen(&self.write) {
-            if mark.touching.writes() {
-                if is_seen(first) && is_seen(second) {
-                    *self = Self { write: mark, reads: [Mark::NONE; 2] };
-                    return None;
-                }
-            } else if is_seen(first) {
-                *first = mark;
-                return None;
-            } else if order.has_barriers_only() {
-                *second = mark;
-                return None;
-            }
+        if !is_seen(&self.write) {
+            return false;
         }
-        self.touch_any(mark, order)
+        if mark.touching.writes() {
+            if !is_seen(first) || !is_seen(second) {
+                return false;
+            }
+            *self = Self { write: mark, reads: [Mark::NONE; 2] };
+        } else if is_seen(first) {
+            *first = mark;
+        } else if order.has_barriers_only() {
+            *second = mark;
+        } else {
+            return false;
+        }
+        true
     }
 
+    /// Notes an access, and returns an earlier one that is not ordered before it.
     fn touch_any(&mut self, mark: Mark, order: &Order) -> Option<Mark> {
         let is_seen = |other: &Mark| order.has_seen(mark.thread, other.thread, other.stamp);
         let is_ordered = |other: &Mark| {
@@ -123,91 +140,104 @@ impl Cell {
     }
 }
 
-/// The last accesses to shared memory of a block.
+/// The thread of [`Cell::write`] in a word that is split, a number that no thread has: until the next barrier of the
+/// block, which all accesses to its bytes are before.
+const SPLIT: u16 = u16::MAX;
+
+/// The last accesses to the bytes of words that were accessed in part since a barrier of the block.
 #[derive(Debug, Default)]
-pub(super) struct Shadow {
-    words: Vec<Cell>,
-    /// For each word the number of its bytes in `bytes`, if it was accessed in part, from 1; empty if none was.
-    split: Vec<u32>,
-    bytes: Vec<[Cell; 4]>,
+struct Split {
+    /// The stamp at which a word was last split. Once a barrier is after it, no word is split.
+    stamp: u32,
+    words: Vec<[Cell; 4]>,
 }
 
-impl Shadow {
-    pub(super) fn new(bytes: usize) -> Self {
-        let words = vec![Cell::NONE; bytes.div_ceil(4)];
-        Self { words, split: Vec::new(), bytes: Vec::new() }
-    }
-
-    /// Notes an access, and returns the first earlier one that is not ordered before it.
-    pub(super) fn touch(&mut self, touch: &Touch, order: &Order) -> Option<Conflict> {
-        let (run, lane_bytes) = (touch.run, u64::from(touch.bytes));
-        let mark = |lane: usize| Mark {
-            thread: (touch.first_thread + lane as u32) as u16,
-            touching: touch.touching,
-            instruction: touch.instruction,
-            stamp: order.now(),
-        };
-        let mut found = None;
-        let is_whole = run.address.is_multiple_of(4) && lane_bytes.is_multiple_of(4);
-        if is_whole && self.split.is_empty() {
-            let (first, each) = ((run.address / 4) as usize, (lane_bytes / 4) as usize);
-            let words = self.words.get_mut(first..first + run.count * each)?;
-            for (index, cells) in words.chunks_exact_mut(each.max(1)).enumerate() {
-                let lane = run.first + index;
-                let mark = mark(lane);
-                for (word, cell) in cells.iter_mut().enumerate() {
-                    if let Some(earlier) = cell.touch(mark, order) {
-                        let offset = run.address + 4 * (index * each + word) as u64;
-                        found = found.or(Some(Conflict { offset, lane, earlier }));
-                    }
-                }
+impl Split {
+    /// Notes an access to some bytes of a word, and returns an earlier one that is not ordered before it.
+    #[inline(never)]
+    fn touch(
+        &mut self,
+        word: &mut Cell,
+        bytes: Range<usize>,
+        access: (&Touch, usize),
+        order: &Order,
+    ) -> Option<Mark> {
+        let (touch, lane) = access;
+        let mark = touch.mark(lane, order);
+        let is_split = word.write.thread == SPLIT && !order.is_before_barrier(word.write.stamp);
+        if !is_split {
+            if bytes.len() == 4 {
+                return word.touch_any(mark, order);
             }
-            return found;
+            if order.is_before_barrier(self.stamp) {
+                self.words.clear();
+            }
+            self.stamp = mark.stamp;
+            self.words.push([*word; 4]);
+            let instruction = self.words.len() as u32 - 1;
+            *word = Cell { write: Mark { thread: SPLIT, instruction, ..mark }, ..Cell::NONE };
         }
-        for lane in run.first..run.first + run.count {
-            let mut at = run.address + (lane - run.first) as u64 * lane_bytes;
-            let end = at + lane_bytes;
-            while at < end {
-                let word = (at / 4) as usize;
-                let whole = at.is_multiple_of(4) && at + 4 <= end;
-                let conflict = if whole && self.split.get(word).is_none_or(|&split| split == 0) {
-                    self.words.get_mut(word)?.touch(mark(lane), order)
-                } else {
-                    self.touch_bytes(word, at, end, mark(lane), order)
-                };
-                if let (Some(earlier), None) = (conflict, &found) {
-                    found = Some(Conflict { offset: at, lane, earlier });
-                }
-                at = (at / 4 + 1) * 4;
+        let mut found = None;
+        for cell in self.words.get_mut(word.write.instruction as usize)?.get_mut(bytes)? {
+            if !cell.touch_seen(mark, order)
+                && let Some(earlier) = cell.touch_any(mark, order)
+                && found.is_none()
+            {
+                found = Some(earlier);
             }
         }
         found
     }
+}
 
-    /// Notes an access to some bytes of a word.
-    fn touch_bytes(
-        &mut self,
-        word: usize,
-        at: u64,
-        end: u64,
-        mark: Mark,
-        order: &Order,
-    ) -> Option<Mark> {
-        let cell = *self.words.get(word)?;
-        if self.split.is_empty() {
-            self.split.resize(self.words.len(), 0);
-        }
-        let split = self.split.get_mut(word)?;
-        if *split == 0 {
-            self.bytes.push([cell; 4]);
-            *split = self.bytes.len() as u32;
-        }
-        let cells = self.bytes.get_mut(*split as usize - 1)?;
-        let from = (at % 4) as usize;
-        let to = (end - word as u64 * 4).min(4) as usize;
+/// The last accesses to shared memory of a block.
+#[derive(Debug, Default)]
+pub(super) struct Shadow {
+    words: Vec<Cell>,
+    split: Split,
+}
+
+impl Shadow {
+    pub(super) fn new(bytes: usize) -> Self {
+        Self { words: vec![Cell::NONE; bytes.div_ceil(4)], split: Split::default() }
+    }
+
+    /// Notes an access, and returns the first earlier one that is not ordered before it.
+    pub(super) fn touch(&mut self, touch: &Touch, order: &Order) -> Option<Conflict> {
+        let (run, each) = (touch.run, touch.bytes as usize);
         let mut found = None;
-        for cell in cells.get_mut(from..to)? {
-            found = found.or(cell.touch(mark, order));
+        let start = run.address as usize;
+        if (start | each).is_multiple_of(4) {
+            let words = self.words.get_mut(start / 4..(start + run.count * each) / 4)?;
+            let (mut lane, mut rest) = (run.first, each);
+            for (word, cell) in words.iter_mut().enumerate() {
+                if !cell.touch_seen(touch.mark(lane, order), order)
+                    && let Some(earlier) = self.split.touch(cell, 0..4, (touch, lane), order)
+                    && found.is_none()
+                {
+                    found = Some(Conflict { offset: run.address + 4 * word as u64, lane, earlier });
+                }
+                rest -= 4;
+                if rest == 0 {
+                    (lane, rest) = (lane + 1, each);
+                }
+            }
+            return found;
+        }
+        let mut at = start;
+        for lane in run.first..run.first + run.count {
+            let end = at + each;
+            while at < end {
+                let word = at / 4 * 4;
+                let bytes = at - word..(end - word).min(4);
+                let next = word + bytes.end;
+                let cell = self.words.get_mut(at / 4)?;
+                let earlier = self.split.touch(cell, bytes, (touch, lane), order);
+                if let (Some(earlier), None) = (earlier, &found) {
+                    found = Some(Conflict { offset: at as u64, lane, earlier });
+                }
+                at = next;
+            }
         }
         found
     }
