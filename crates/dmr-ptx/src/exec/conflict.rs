@@ -44,9 +44,10 @@ impl Core<'_> {
         run: Run,
         access: (Touching, &[u8]),
     ) {
-        if self.race.is_none() {
-            let checked = self.check_copies(common, reach, run, access);
-            self.note_race(common, warp, checked);
+        if self.race.is_none()
+            && let Err(stop) = self.check_copies(common, reach, run, access)
+        {
+            self.note_race(common, warp, *stop);
         }
         self.touch_ordered(common, warp, reach, run, access);
     }
@@ -60,9 +61,10 @@ impl Core<'_> {
         run: Run,
         access: (Touching, &[u8]),
     ) {
-        if self.race.is_none() {
-            let checked = self.check_shared(common, warp, reach, run, access);
-            self.note_race(common, warp, checked);
+        if self.race.is_none()
+            && let Err(stop) = self.check_shared(common, warp, reach, run, access)
+        {
+            self.note_race(common, warp, *stop);
         }
     }
 
@@ -75,22 +77,22 @@ impl Core<'_> {
         run: Run,
         access: (Touching, &[u8]),
     ) {
-        if self.race.is_none() {
-            let checked = self.check_global(common, warp, reach, run, access);
-            self.note_race(common, warp, checked);
+        if self.race.is_none()
+            && let Err(stop) = self.check_global(common, warp, reach, run, access)
+        {
+            self.note_race(common, warp, *stop);
         }
     }
 
     /// Keeps the first race of a launch, which goes on without these checks: memory has then what a device could have
     /// written.
-    fn note_race(&mut self, common: &Common, warp: &Warp, checked: Result<(), Box<Stop>>) {
-        if let Err(stop) = checked {
-            let thread = self.thread_index(warp.number * WARP as u32 + stop.lane as u32);
-            let thread = Thread { block: common.index, thread };
-            let place = self.code.place(self.pc);
-            let race = Fault { kind: stop.kind, thread, place, printed: Vec::new(), end: None };
-            self.race = Some(Box::new(race));
-        }
+    #[cold]
+    fn note_race(&mut self, common: &Common, warp: &Warp, stop: Stop) {
+        let thread = self.thread_index(warp.number * WARP as u32 + stop.lane as u32);
+        let thread = Thread { block: common.index, thread };
+        let place = self.code.place(self.pc);
+        let race = Fault { kind: stop.kind, thread, place, printed: Vec::new(), end: None };
+        self.race = Some(Box::new(race));
     }
 
     /// Refuses an access to bytes of an asynchronous copy that is in flight.
