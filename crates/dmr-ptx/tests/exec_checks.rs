@@ -70,6 +70,25 @@ fn lanes_of_a_warp_race_without_a_warp_barrier() {
 }
 
 #[test]
+fn bytes_race_each_on_its_own_and_with_their_word_in_each_part_between_barriers() {
+    let bytes = "st.shared.u8 [%r4], %r1; ld.shared.u8 %r6, [%r4];";
+    let ordered = format!(
+        "add.u32 %r4, %r3, %r1; setp.lt.u32 %p1, %r1, 32; xor.b32 %r5, %r1, 32;
+        and.b32 %r6, %r5, -4; add.u32 %r7, %r3, %r6; shl.b32 %r6, %r5, 2; add.u32 %r8, %r3, %r6;
+        {bytes} bar.sync 0; @%p1 ld.shared.u32 %r9, [%r7]; bar.sync 0;
+        {bytes} bar.sync 0; st.shared.u32 [%r2], %r1; bar.sync 0;
+        @!%p1 ld.shared.u8 %r9, [%r8]; bar.sync 0; {bytes} st.global.u32 [%rd1], %r9;"
+    );
+    let words = runs_clean(&ordered, 64);
+    assert_eq!([words[0], words[33]], [u32::from_le_bytes([32, 33, 34, 35]), 1]);
+    for (index, barrier) in ordered.match_indices("bar.sync 0;") {
+        let planted = format!("{}{}", &ordered[..index], &ordered[index + barrier.len()..]);
+        let fault = fault_of(&planted, 64);
+        assert!(matches!(fault.kind, FaultKind::Race { .. }), "{fault}: {planted}");
+    }
+}
+
+#[test]
 fn a_write_after_the_reads_of_others_is_a_race() {
     let body = |barrier: &str| {
         format!(
