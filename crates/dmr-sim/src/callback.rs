@@ -1,7 +1,7 @@
 //! The program's own code, called by the simulator: kernels and host callbacks.
 //!
 //! Neither may call the driver (on a real device kernels cannot, and host callbacks must not).
-//! Kernels run under the universe's lock, and a callback that waited for its
+//! A kernel has the universe's memory while it runs, and a callback that waited for its
 //! own stream would wait forever, so such a call is refused before it takes the lock.
 
 use std::cell::Cell;

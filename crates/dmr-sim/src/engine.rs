@@ -9,15 +9,11 @@ use smallvec::SmallVec;
 
 use crate::abi::ERROR_ILLEGAL_ADDRESS;
 use crate::address::is_virtual;
-use crate::bytes::Memory;
-use crate::callback;
-use crate::checks::Ticket;
 use crate::clock::Epoch;
-use crate::kernel::{Kernel, KernelArgs, KernelMemory};
 use crate::machine::{Machine, StreamKind};
 use crate::mapping::Reach;
-use crate::operation::{Action, HostCall, Launch, Op, SeenByHost};
-use crate::report::{Report, ReportKind};
+use crate::operation::{Action, HostCall, Op, SeenByHost};
+use crate::running::RunningKernel;
 use crate::universe::Policy;
 
 /// Ranges: addresses and bytes.
@@ -30,7 +26,9 @@ pub(crate) enum Progress {
     Ran,
     /// A host callback must be called without the lock; [`Machine::host_call_done`] ends it.
     CallHost(HostCall, u32),
-    /// The only stream that can run is in a host callback: wait for it.
+    /// A kernel must run without the lock; [`Machine::kernel_done`] ends it.
+    Kernel(Box<RunningKernel>),
+    /// The only stream that can run is in a host callback, or a kernel runs: wait for it.
     Blocked,
 }
 
@@ -98,6 +96,9 @@ impl Machine {
 
     /// Runs one operation that `target` depends on, or `target`, which has not executed.
     pub(crate) fn step_towards(&mut self, target: Epoch) -> Progress {
+        if self.runs_kernel {
+            return Progress::Blocked;
+        }
         let next = match self.config.policy {
             Policy::Random => self.random_ready(),
             Policy::Lazy | Policy::Eager => self.needed_for(target),
@@ -107,7 +108,7 @@ impl Machine {
 
     /// Runs one operation if the policy runs work that is not waited for.
     pub(crate) fn step_by_itself(&mut self) -> Option<Progress> {
-        if self.queued == 0 {
+        if self.queued == 0 || self.runs_kernel {
             return None;
         }
         let runs = match self.config.policy {
@@ -236,27 +237,39 @@ impl Machine {
             return Progress::CallHost(call, stream);
         }
         let epoch = Epoch { stream, seq };
-        let duration = self.execute(epoch, op.action);
+        let action = match op.action {
+            action if self.ends_by_fault(epoch, &action) => Action::Order,
+            Action::Kernel(launch) => {
+                return Progress::Kernel(Box::new(self.kernel_begins(epoch, start, *launch)));
+            }
+            action => action,
+        };
+        let duration = self.execute(epoch, action);
         self.streams[stream as usize].executed = seq;
         self.note_end(epoch, start, duration);
         Progress::Ran
     }
 
-    /// Executes work, and returns its time on the virtual clock.
-    fn execute(&mut self, epoch: Epoch, action: Action) -> u64 {
-        // A plausible device: a microsecond to start, 3 bytes a picosecond after that.
-        let moving = |bytes: u64| 1_000 + bytes / 3_000;
-        if self.faults(epoch.stream, &action) {
+    /// Makes the device fault if the work uses memory that it cannot access; then it has no effect.
+    fn ends_by_fault(&mut self, epoch: Epoch, action: &Action) -> bool {
+        let is_faulty = self.faults(epoch.stream, action);
+        if is_faulty {
             let device = self.streams[epoch.stream as usize].device;
             self.devices[device].lose(ERROR_ILLEGAL_ADDRESS, epoch);
             if let Action::WaitWord { .. } = action {
                 self.wait_ended(epoch);
             }
-            return 0;
         }
+        is_faulty
+    }
+
+    /// Executes work that is no kernel and does not fault, and returns its time on the virtual clock.
+    fn execute(&mut self, epoch: Epoch, action: Action) -> u64 {
+        // A plausible device: a microsecond to start, 3 bytes a picosecond after that.
+        let moving = |bytes: u64| 1_000 + bytes / 3_000;
         let mut memory = self.memory();
         match action {
-            Action::Order | Action::Keep(_) | Action::HostCall(_) => 0,
+            Action::Order | Action::Keep(_) | Action::HostCall(_) | Action::Kernel(_) => 0,
             Action::Fill { at, len, pattern } => {
                 memory.fill(at, len, pattern);
                 moving(len)
@@ -291,9 +304,12 @@ impl Machine {
                 self.wait_ended(epoch);
                 0
             }
-            Action::Kernel(launch) => self.run_kernel(epoch, *launch),
             Action::Several(actions) => {
-                actions.into_iter().map(|action| self.execute(epoch, action)).sum()
+                let mut part = |action| match self.ends_by_fault(epoch, &action) {
+                    true => 0,
+                    false => self.execute(epoch, action),
+                };
+                actions.into_iter().map(&mut part).sum()
             }
         }
     }
@@ -330,55 +346,5 @@ impl Machine {
         };
         let (reads, writes) = (on_virtual(reads), on_virtual(writes));
         (!reads.is_empty() || !writes.is_empty()) && self.is_illegal(stream, &reads, &writes, peers)
-    }
-
-    fn run_kernel(&mut self, epoch: Epoch, launch: Launch) -> u64 {
-        let Launch { kernel, args, declared, reachable, ticket, origin } = launch;
-        let nanoseconds = declared.nanoseconds.unwrap_or(5_000);
-        if let Some(ticket) = ticket {
-            return nanoseconds + self.run_recorded(epoch, &kernel, &args, ticket);
-        }
-        let memory = Memory { store: &mut self.store, mappings: &self.present.mappings };
-        let mut memory = KernelMemory::declared(memory, &declared, &reachable);
-        let panicked = callback::run(|| (kernel.body)(&args, &mut memory)).is_err();
-        let outside = memory.outside_of_footprint();
-        let mut report = |kind, address, bytes| {
-            let device = self.present.device_at(address);
-            let found = Report::new(kind, origin.site(Some(epoch)));
-            self.report(found.about(device, address, bytes));
-        };
-        for (address, bytes) in outside {
-            report(ReportKind::OutsideFootprint, address, bytes);
-        }
-        if panicked {
-            report(ReportKind::KernelPanicked, 0, 0);
-        }
-        nanoseconds
-    }
-
-    /// Runs a kernel whose footprint is recorded, and then the checks that have waited for it. Returns the time that
-    /// it has taken beside its start.
-    fn run_recorded(
-        &mut self,
-        epoch: Epoch,
-        kernel: &Kernel,
-        args: &KernelArgs,
-        ticket: Ticket,
-    ) -> u64 {
-        let stream = &self.streams[epoch.stream as usize];
-        let device = stream.device;
-        let peers = &self.contexts[stream.context as usize].reaches;
-        let by = Reach { device, peers: Some(peers) };
-        let memory = Memory { store: &mut self.store, mappings: &self.present.mappings };
-        let mut memory = KernelMemory::recorded(memory, &self.present, &self.log, by);
-        let panicked = callback::run(|| (kernel.body)(args, &mut memory)).is_err();
-        let (mut recording, fault) = memory.into_recording();
-        recording.panicked = panicked;
-        if let Some(code) = fault {
-            self.devices[device].lose(code, epoch);
-        }
-        let nanoseconds = recording.nanoseconds;
-        self.launch_recorded(ticket, recording);
-        nanoseconds
     }
 }

@@ -372,19 +372,11 @@ impl<'a> KernelMemory<'a> {
         matches!(&self.access, Permitted::Recorded(recorder) if recorder.fault.is_some())
     }
 
-    /// Returns the accesses outside the declared footprint: address and bytes.
-    pub(crate) fn outside_of_footprint(self) -> Vec<(u64, u64)> {
+    /// Returns the accesses outside of the declared footprint, and the recorded footprint and sticky error.
+    pub(crate) fn into_accesses(self) -> (Vec<(u64, u64)>, Recording, Option<Code>) {
         match self.access {
-            Permitted::Declared { outside, .. } => outside,
-            Permitted::Recorded(_) => Vec::new(),
-        }
-    }
-
-    /// Returns the recorded footprint, and the sticky error if the device faults.
-    pub(crate) fn into_recording(self) -> (Recording, Option<Code>) {
-        match self.access {
-            Permitted::Recorded(recorder) => (recorder.recording, recorder.fault),
-            Permitted::Declared { .. } => (Recording::default(), None),
+            Permitted::Declared { outside, .. } => (outside, Recording::default(), None),
+            Permitted::Recorded(recorder) => (Vec::new(), recorder.recording, recorder.fault),
         }
     }
 

@@ -32,7 +32,7 @@
 //! | `driver` | the driver's functions, one file per chapter of its manual, and the names that are refused |
 //! | `abi`, `codes`, `attributes`, `handle` | C types, result codes, attributes of devices, handles |
 //! | `session`, `registry` | one call: its universe, counting, faults, the lock |
-//! | `engine`, `machine`, `end_times` | submission and execution: clocks, dependencies, the scheduler, and when work ended |
+//! | `engine`, `running`, `machine`, `end_times` | submission and execution: clocks, dependencies, the scheduler, and when work ended |
 //! | `checks` | the order of checks, also of launches whose footprint is known only when they have run |
 //! | `shadow`, `history`, `findings`, `report` | the state of the checks, the history of each byte, and findings about accesses |
 //! | `regions`, `freed` | the blocks of pools, and freed memory |
@@ -102,6 +102,7 @@ mod refusal;
 mod regions;
 mod registry;
 mod report;
+mod running;
 mod session;
 mod shadow;
 mod store;

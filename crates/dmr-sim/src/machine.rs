@@ -122,6 +122,8 @@ pub(crate) struct Machine {
     /// `true` while a thread runs the work that the host may wait for, between driver calls.
     pub(crate) runs_for_host: bool,
     pub(crate) host_calls_returned: u64,
+    /// `true` while a kernel runs: it has `store`, `present` and `log`, and no other operation runs.
+    pub(crate) runs_kernel: bool,
     names: HashMap<&'static str, Arc<Origin>>,
 }
 
@@ -272,6 +274,7 @@ impl Machine {
             waiting: 0,
             runs_for_host: false,
             host_calls_returned: 0,
+            runs_kernel: false,
             names: HashMap::new(),
             config,
         }

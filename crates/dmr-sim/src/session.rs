@@ -15,7 +15,7 @@ use crate::initialised::refuse_before;
 use crate::machine::{Machine, StreamKind};
 use crate::refusal::Refusal;
 use crate::registry;
-use crate::sync::lock;
+use crate::sync::{ignore_poison, lock};
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
@@ -71,8 +71,9 @@ pub(crate) struct Shared {
     pub(crate) ordinals: Vec<usize>,
     pub(crate) faults: Faults,
     pub(crate) ended: AtomicBool,
-    machine: Mutex<Machine>,
-    /// Notified when a host callback has returned.
+    /// Locked directly only where a kernel may run: other users of it need the memory that the kernel has.
+    pub(crate) machine: Mutex<Machine>,
+    /// Notified when a host callback has returned, and when a kernel has ended.
     pub(crate) changed: Condvar,
 }
 
@@ -90,10 +91,20 @@ impl Shared {
 
     /// Locks the machine for the calling thread.
     pub(crate) fn session(self: &Arc<Self>) -> Session<'_> {
-        let machine = Some(self.lock());
+        self.session_of(self.lock())
+    }
+
+    /// Locks the machine for a call of the driver: also while a kernel runs, if the call does not need its memory.
+    fn session_for(self: &Arc<Self>, call: &str) -> Session<'_> {
+        let machine = lock(&self.machine);
+        let is_beside = machine.runs_kernel && runs_beside_kernels(call);
+        self.session_of(if is_beside { machine } else { self.wait_for_kernel(machine) })
+    }
+
+    fn session_of<'a>(self: &'a Arc<Self>, machine: MutexGuard<'a, Machine>) -> Session<'a> {
         Session {
             shared: self,
-            machine,
+            machine: Some(machine),
             context: None,
             is_last: false,
             call: "",
@@ -102,7 +113,25 @@ impl Shared {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Machine> {
-        lock(&self.machine)
+        self.wait_for_kernel(lock(&self.machine))
+    }
+
+    /// Unlocks the machine until no kernel runs.
+    pub(crate) fn wait_for_kernel<'a>(
+        &'a self,
+        machine: MutexGuard<'a, Machine>,
+    ) -> MutexGuard<'a, Machine> {
+        ignore_poison(self.changed.wait_while(machine, |machine| machine.runs_kernel))
+    }
+}
+
+/// Returns whether a call uses neither the memory nor the checks, which a kernel that runs has.
+fn runs_beside_kernels(call: &str) -> bool {
+    match call {
+        "cuCtxSynchronize" | "cuCtxSynchronize_v2" | "cuCtxDestroy_v2" => false,
+        "cuEventQuery" | "cuStreamQuery" | "cuMemGetInfo_v2" | "cuStreamIsCapturing" => true,
+        "cuDeviceGet" | "cuDeviceTotalMem_v2" | "cuDeviceComputeCapability" => true,
+        _ => call.starts_with("cuCtx"),
     }
 }
 
@@ -180,7 +209,7 @@ pub(crate) fn driver_call(
         if shared.ended.load(Ordering::Acquire) {
             return Err(ERROR_CONTEXT_IS_DESTROYED);
         }
-        let mut session = shared.session();
+        let mut session = shared.session_for(name);
         session.call = name;
         session.calls += 1;
         if let Some(context) = context {
@@ -203,10 +232,10 @@ pub(crate) fn driver_call(
     }
 }
 
-/// A driver call in progress: holds the lock, except while it waits for a host callback.
+/// A driver call in progress: holds the lock, except while it waits for a host callback or runs a kernel.
 pub(crate) struct Session<'a> {
     pub(crate) shared: &'a Arc<Shared>,
-    /// `None` only inside of `wait_while`.
+    /// `None` only inside of `wait_while` and `run_kernel`.
     pub(crate) machine: Option<MutexGuard<'a, Machine>>,
     context: Option<u32>,
     /// `true` if the words that streams wait for can be written no more.
@@ -220,14 +249,14 @@ pub(crate) struct Session<'a> {
 impl Deref for Session<'_> {
     type Target = Machine;
 
-    #[allow(clippy::expect_used, reason = "`None` only inside of `wait_while`")]
+    #[allow(clippy::expect_used, reason = "`None` only inside of `wait_while` and `run_kernel`")]
     fn deref(&self) -> &Machine {
         self.machine.as_deref().expect("the lock is held")
     }
 }
 
 impl DerefMut for Session<'_> {
-    #[allow(clippy::expect_used, reason = "`None` only inside of `wait_while`")]
+    #[allow(clippy::expect_used, reason = "`None` only inside of `wait_while` and `run_kernel`")]
     fn deref_mut(&mut self) -> &mut Machine {
         self.machine.as_deref_mut().expect("the lock is held")
     }

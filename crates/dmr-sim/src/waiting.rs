@@ -1,4 +1,4 @@
-//! Waits of a driver call: for operations, and for host callbacks, which run without the lock.
+//! Waits of a driver call: for operations, and for host callbacks and kernels, which run without the lock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,8 +8,9 @@ use crate::clock::Epoch;
 use crate::engine::Progress;
 use crate::machine::{Machine, Stream};
 use crate::operation::HostCall;
+use crate::running::RunningKernel;
 use crate::session::Session;
-use crate::sync::ignore_poison;
+use crate::sync::{ignore_poison, lock};
 
 /// The time for which the thread that started a host callback waits for it: a callback that
 /// returns at once then ends before any other work, so the same seed gives the same run.
@@ -28,20 +29,18 @@ impl Session<'_> {
     /// Runs until the operation has executed.
     pub(crate) fn run_until(&mut self, target: Epoch) {
         while !self.executed(target) {
-            match self.step_towards(target) {
-                Progress::Ran => {}
-                Progress::CallHost(call, stream) => self.call_host(call, stream),
-                Progress::Blocked
-                    if self.is_last
-                        && !self.streams.iter().any(|stream| stream.calling_host)
-                        && self.end_an_endless_wait() => {}
-                Progress::Blocked => {
-                    let returned = self.host_calls_returned;
-                    // A word that a stream waits for can be written at any time, without a notification.
-                    let look_again = (self.word_waits > 0).then_some(LOOK_AGAIN);
-                    self.wait_while(look_again, |machine| machine.host_calls_returned == returned);
-                }
+            let step = self.step_towards(target);
+            if self.complete(step)
+                || (self.is_last
+                    && !self.streams.iter().any(|stream| stream.calling_host)
+                    && self.end_an_endless_wait())
+            {
+                continue;
             }
+            let returned = self.host_calls_returned;
+            // A word that a stream waits for can be written at any time, without a notification.
+            let look_again = (self.word_waits > 0).then_some(LOOK_AGAIN);
+            self.wait_while(look_again, |machine| machine.host_calls_returned == returned);
         }
     }
 
@@ -74,9 +73,8 @@ impl Session<'_> {
         if self.executed(target) {
             return;
         }
-        if let Progress::CallHost(call, stream) = self.step_towards(target) {
-            self.call_host(call, stream);
-        }
+        let step = self.step_towards(target);
+        self.complete(step);
     }
 
     /// Waits for all work submitted to the streams, and adds it to the host's clock.
@@ -105,13 +103,9 @@ impl Session<'_> {
 
     /// Runs as much work of the device as the policy chooses, and a launch that too many checks wait for.
     pub(crate) fn let_run(&mut self) {
-        while let Some(step) = self.step_by_itself() {
-            match step {
-                Progress::Ran => {}
-                Progress::CallHost(call, stream) => self.call_host(call, stream),
-                Progress::Blocked => return,
-            }
-        }
+        while let Some(step) = self.step_by_itself()
+            && self.complete(step)
+        {}
         self.run_launches(Machine::overdue);
     }
 
@@ -123,10 +117,9 @@ impl Session<'_> {
     /// Runs launches until `next` returns none.
     fn run_launches(&mut self, next: impl Fn(&Machine) -> Option<Epoch>) {
         while let Some(launch) = next(self) {
-            match self.step_towards(launch) {
-                Progress::Ran => {}
-                Progress::CallHost(call, stream) => self.call_host(call, stream),
-                Progress::Blocked => return,
+            let step = self.step_towards(launch);
+            if !self.complete(step) {
+                return;
             }
         }
     }
@@ -154,9 +147,7 @@ impl Session<'_> {
                     _ => 2 * PATIENCE,
                 };
                 while let Some(step) = session.step_for_host(age) {
-                    if let Progress::CallHost(call, stream) = step {
-                        session.call_host(call, stream);
-                    }
+                    session.complete(step);
                 }
                 drop(session);
                 drop(shared);
@@ -165,6 +156,27 @@ impl Session<'_> {
         };
         let thread = std::thread::Builder::new().name("cuda progress".to_owned());
         self.runs_for_host = thread.spawn(run).is_ok();
+    }
+
+    /// Runs the part of a step that runs without the lock. Returns whether there was a step.
+    fn complete(&mut self, step: Progress) -> bool {
+        match step {
+            Progress::Ran => {}
+            Progress::CallHost(call, stream) => self.call_host(call, stream),
+            Progress::Kernel(kernel) => self.run_kernel(*kernel),
+            Progress::Blocked => return false,
+        }
+        true
+    }
+
+    /// Runs a kernel. Calls that need no memory run on other threads meanwhile; others wait for its end.
+    fn run_kernel(&mut self, mut kernel: RunningKernel) {
+        self.machine = None;
+        let outcome = kernel.run();
+        let mut machine = lock(&self.shared.machine);
+        machine.kernel_done(kernel, outcome);
+        self.machine = Some(machine);
+        self.shared.changed.notify_all();
     }
 
     /// Starts a host callback on a thread of its own, as the driver does: a callback that waits for the
@@ -207,6 +219,7 @@ impl Session<'_> {
                 break;
             }
         }
+        self.machine = self.machine.take().map(|guard| self.shared.wait_for_kernel(guard));
         self.waiting -= 1;
     }
 }

@@ -6,8 +6,9 @@ mod support;
 use std::ffi::c_void;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use cudarc::driver::sys::{self, CUresult, CUstream};
+use cudarc::driver::sys::{self, CUevent, CUresult, CUstream};
 use dmr_sim::{Footprint, Policy, ReportKind, Universe};
 use support::gpu::{self, Gpu, fill, kernel, kinds, launch, machine, malloc, ptx};
 
@@ -150,7 +151,7 @@ fn freeing_pinned_memory_waits_for_what_is_submitted_meanwhile() {
             drop(pinned);
         });
         scope.spawn(move || {
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
             gpu::copy_any(block, start, 1 << 20, handle as CUstream).unwrap();
             go.send(()).unwrap();
         });
@@ -159,4 +160,67 @@ fn freeing_pinned_memory_waits_for_what_is_submitted_meanwhile() {
     gpu::sync(stream).unwrap();
     assert!(gpu::read(block, 1 << 20).unwrap().iter().all(|byte| *byte == 7));
     assert_eq!(kinds(&universe), [ReportKind::FreeBeforeUse]);
+}
+
+#[test]
+fn other_threads_query_while_a_kernel_runs_and_allocate_when_it_has_ended() {
+    for recorded in [false, true] {
+        for (universe, gpu) in policies() {
+            let (begin, begun) = mpsc::channel();
+            let (go, wait) = mpsc::channel::<()>();
+            let (wait, in_time) = (Mutex::new(wait), Arc::new(Mutex::new(None)));
+            let result = in_time.clone();
+            universe.register_kernel(
+                "slow",
+                move |args| match recorded {
+                    true => Footprint::recorded(),
+                    false => Footprint::new().writes(args.u64(0), 64),
+                },
+                move |args, memory| {
+                    begin.send(()).unwrap();
+                    let signal = wait.lock().unwrap().recv_timeout(Duration::from_secs(5));
+                    *result.lock().unwrap() = Some(signal.is_ok());
+                    memory.fill(args.u64(0), 64, 7);
+                },
+            );
+            let slow = kernel(&ptx("slow", &["u64"]), "slow").unwrap();
+            let (stream, event, block) = (gpu::stream(), gpu::event(), malloc(64).unwrap());
+            let handles = [stream as usize, event as usize];
+            std::thread::scope(|scope| {
+                let gpu = &gpu;
+                let others = scope.spawn(move || {
+                    begun.recv().unwrap();
+                    // A call that needs memory is held until the kernel has ended; the queries are not behind it.
+                    let allocating = scope.spawn(move || {
+                        gpu.bind();
+                        let other = malloc(64).unwrap();
+                        fill(other, 1, 64, handles[0] as CUstream).unwrap();
+                        other
+                    });
+                    std::thread::sleep(Duration::from_millis(5));
+                    gpu.bind();
+                    let (mut device, mut free, mut total) = (-1, 0, 0);
+                    // SAFETY: the out-parameters are live locals.
+                    unsafe {
+                        sys::cuCtxGetDevice(&mut device).result().unwrap();
+                        sys::cuMemGetInfo_v2(&mut free, &mut total).result().unwrap();
+                    }
+                    assert!(device >= 0 && free < total);
+                    let [stream, event] = handles;
+                    assert!(!gpu::query(stream as CUstream) && gpu::query_event(event as CUevent));
+                    go.send(()).unwrap();
+                    allocating.join().unwrap()
+                });
+                gpu::record(event, stream).unwrap();
+                launch(slow, &[block], stream).unwrap();
+                gpu::sync(stream).unwrap();
+                let other = others.join().unwrap();
+                gpu::sync(stream).unwrap();
+                assert_eq!(gpu::read(block, 64).unwrap(), [7; 64]);
+                assert_eq!(gpu::read(other, 64).unwrap(), [1; 64]);
+            });
+            assert_eq!(*in_time.lock().unwrap(), Some(true));
+            assert_eq!(kinds(&universe), []);
+        }
+    }
 }
