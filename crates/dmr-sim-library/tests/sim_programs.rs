@@ -85,6 +85,66 @@ fn a_program_in_python_runs_and_its_race_is_reported() {
     is_right(&run(python(Some("in-order")), folder.path()));
 }
 
+/// Returns the line of the first call of a function in the program in Python.
+fn line_of(call: &str) -> usize {
+    let text = std::fs::read_to_string(source("two_streams.py")).unwrap();
+    text.lines().position(|line| line.contains(call)).unwrap() + 1
+}
+
+#[test]
+fn a_race_of_a_program_in_python_names_its_lines() {
+    let folder = library_folder();
+    for (setting, callers) in [("1", false), ("full", true)] {
+        let mut command = Command::new("python3");
+        command.arg(source("two_streams.py")).env("DMR_SIM_BACKTRACE", setting);
+        let output = command.env("LD_LIBRARY_PATH", folder.path()).output().unwrap();
+        has_a_race(&output);
+        let text = String::from_utf8_lossy(&output.stderr);
+        let calling = format!("two_streams.py:{}\n", line_of("getattr(driver"));
+        assert_eq!(text.matches(&calling).count(), 2, "{text}");
+        for caller in ["cuMemsetD8Async", "cuMemcpyDtoHAsync"] {
+            let place = format!("two_streams.py:{}", line_of(caller));
+            let is_named =
+                |line: &str| line.starts_with("    called at ") && line.ends_with(&place);
+            assert_eq!(text.lines().any(is_named), callers, "{text}");
+        }
+    }
+}
+
+/// `ctypes` releases Python's lock for functions of a `CDLL`, and keeps it for those of a `PyDLL`. The last thread calls
+/// while Python ends.
+#[test]
+fn threads_of_python_whose_lines_are_read_do_not_wait_for_each_other_for_ever() {
+    const PROGRAM: &str = "import ctypes, threading, time
+releasing, keeping = ctypes.CDLL('libcuda.so.1'), ctypes.PyDLL('libcuda.so.1')
+context, size = ctypes.c_void_p(), ctypes.c_size_t(64)
+releasing.cuInit(0)
+releasing.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+def work(library, times):
+    memory, stream = ctypes.c_uint64(), ctypes.c_void_p()
+    library.cuCtxSetCurrent(context)
+    library.cuMemAlloc_v2(ctypes.byref(memory), size)
+    library.cuStreamCreate(ctypes.byref(stream), 1)
+    for _ in range(times):
+        library.cuMemsetD8Async(memory, 9, size, stream)
+        library.cuStreamQuery(stream)
+    library.cuStreamSynchronize(stream)
+threads = [threading.Thread(target=work, args=(library, 300)) for library in (releasing, keeping) * 2]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+threading.Thread(target=work, args=(releasing, 10 ** 9), daemon=True).start()
+time.sleep(0.05)
+print('end')";
+    let folder = library_folder();
+    for _ in 0..5 {
+        let mut command = Command::new("python3");
+        command.args(["-c", PROGRAM]).env("DMR_SIM_BACKTRACE", "full");
+        let output = command.env("LD_LIBRARY_PATH", folder.path()).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), "end", "{output:?}");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+}
+
 #[test]
 fn a_refused_call_is_named_also_without_a_context() {
     const PROGRAM: &str = "import ctypes

@@ -6,6 +6,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::python;
+
 thread_local! {
     static LABELS: RefCell<Vec<Arc<str>>> = const { RefCell::new(Vec::new()) };
 }
@@ -62,24 +64,45 @@ impl Frames {
     }
 }
 
-/// A call stack, which is resolved only when a report shows it.
+/// A call stack.
 #[derive(Debug)]
 pub(crate) struct CallStack {
-    stack: Backtrace,
+    stack: Stack,
     shown: Frames,
+}
+
+#[derive(Debug)]
+enum Stack {
+    /// Resolved only when a report shows it.
+    Native(Backtrace),
+    /// The lines of a thread that runs Python, the innermost first.
+    Python(Arc<[String]>),
 }
 
 impl CallStack {
     /// Captures the thread's call stack, if reports show frames.
     pub(crate) fn capture(shown: Frames) -> Option<Self> {
-        (shown != Frames::None).then(|| Self { stack: Backtrace::force_capture(), shown })
+        if shown == Frames::None {
+            return None;
+        }
+        let native = || Stack::Native(Backtrace::force_capture());
+        Some(Self { stack: python::lines().map_or_else(native, Stack::Python), shown })
     }
 
     /// Returns the places of the frames outside of the simulator, the bindings, this project's other crates and
-    /// the standard library, the innermost first: that one only, or all.
+    /// the standard library, the innermost first: that one only, or all. Of a thread that runs Python, its lines outside of
+    /// packages; if there are none, all.
     pub(crate) fn call_sites(&self) -> Vec<String> {
-        let text = self.stack.to_string();
         let most = if self.shown == Frames::All { usize::MAX } else { 1 };
+        let native = match &self.stack {
+            Stack::Native(stack) => stack,
+            Stack::Python(lines) => {
+                let any = lines.iter().any(|line| python::is_users(line));
+                let lines = lines.iter().filter(|line| !any || python::is_users(line));
+                return lines.take(most).cloned().collect();
+            }
+        };
+        let text = native.to_string();
         let mut function = "";
         let places = text.lines().map(str::trim).filter_map(|line| {
             let Some(place) = line.strip_prefix("at ") else {

@@ -45,6 +45,7 @@
 //! | `recorder`, `recording`, `byte_set` | the bytes that a kernel touches, recorded while it runs |
 //! | `graph` | graphs: captured, or made node by node; executable graphs and their launches |
 //! | `image`, `module`, `objects` | PTX in the images that programs load, loaded modules, and what programs set through the driver |
+//! | `label`, `python` | the places of the program where operations are submitted |
 //! | `refusal`, `compiler_log` | what is not supported, with the reasons |
 //! | `faults` | calls that fail, do nothing, or stop half-way |
 //!
@@ -96,6 +97,7 @@ mod module;
 mod objects;
 mod operation;
 mod pinned;
+mod python;
 mod recorder;
 mod recording;
 mod refusal;

@@ -12,7 +12,9 @@ use crate::faults::{Faults, Instead};
 use crate::fork::refuse_in_child;
 use crate::handle::{self, Kind};
 use crate::initialised::refuse_before;
+use crate::label::Frames;
 use crate::machine::{Machine, StreamKind};
+use crate::python;
 use crate::refusal::Refusal;
 use crate::registry;
 use crate::sync::{ignore_poison, lock};
@@ -71,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) ordinals: Vec<usize>,
     pub(crate) faults: Faults,
     pub(crate) ended: AtomicBool,
+    /// The frames that reports show.
+    frames: Frames,
     /// Locked directly only where a kernel may run: other users of it need the memory that the kernel has.
     pub(crate) machine: Mutex<Machine>,
     /// Notified when a host callback has returned, and when a kernel has ended.
@@ -84,6 +88,7 @@ impl Shared {
             ordinals,
             faults: Faults::default(),
             ended: AtomicBool::new(false),
+            frames: machine.config.frames,
             machine: Mutex::new(machine),
             changed: Condvar::new(),
         }
@@ -208,6 +213,9 @@ pub(crate) fn driver_call(
         }
         if shared.ended.load(Ordering::Acquire) {
             return Err(ERROR_CONTEXT_IS_DESTROYED);
+        }
+        if shared.frames != Frames::None {
+            python::note_lines();
         }
         let mut session = shared.session_for(name);
         session.call = name;
