@@ -7,6 +7,7 @@
 //! A check changes only these, and clocks by the order of a word wait. It submits nothing.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -16,12 +17,15 @@ use crate::history::{Access, Before, Check};
 use crate::machine::Machine;
 use crate::mapping::Reach;
 use crate::memory_map::{Allocation, Home};
-use crate::recording::Recording;
+use crate::recording::{Recording, Touch};
 use crate::report::{Report, ReportKind};
 use crate::shadow::Shadow;
 
 /// The number of logged checks from which on calls run the launch that they wait for.
 const FULL: usize = 1 << 16;
+
+/// The stores of undefined values of one launch whose places are searched.
+const MOST_PLACES: usize = 256;
 
 /// Checks that wait for launches whose footprints are not known yet, in the order of submission. The first is such
 /// a launch.
@@ -279,7 +283,12 @@ impl Shadow {
                 }
             }
         }
-        recording.undefined.ranges().for_each(|(from, to)| self.undefine(from, to - from));
+        out.in_launch(Touch::Write);
+        for (number, (from, to)) in recording.undefined.ranges().enumerate() {
+            let store = access.site();
+            let store = if number < MOST_PLACES { out.placed(store, from) } else { store };
+            self.undefine(from, to - from, Some(&Arc::new(store)));
+        }
         out.end_launch();
         self.words.put_open(open);
         for message in recording.faults {

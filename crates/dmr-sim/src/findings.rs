@@ -1,7 +1,7 @@
 //! The findings of a universe so far: bounded, without the kinds that are ignored.
 
 use crate::recording::{Sites, Touch};
-use crate::report::{GraphNode, Report, ReportKind, Verdict};
+use crate::report::{GraphNode, Report, ReportKind, Site, Verdict};
 
 /// The findings so far.
 #[derive(Default)]
@@ -75,6 +75,14 @@ impl Findings {
         self.launch = None;
     }
 
+    /// Returns the site of the launch with the place in the kernel that has accessed a byte.
+    pub(crate) fn placed(&self, site: Site, at: u64) -> Site {
+        let Some(launch) = &self.launch else { return site };
+        let Some(place) = launch.sites.find(at, launch.touch) else { return site };
+        let (place, source) = launch.sites.line(place);
+        Site { place: Some(place), source, ..site }
+    }
+
     pub(crate) fn push(&mut self, mut report: Report) {
         if self.ignored.contains(&report.kind) {
             return;
@@ -87,10 +95,7 @@ impl Findings {
                 return;
             }
             launch.reported.push(key);
-            if let Some(place) = launch.sites.find(report.address, launch.touch) {
-                let (place, source) = launch.sites.line(place);
-                (report.second.place, report.second.source) = (Some(place), source);
-            }
+            report.second = self.placed(report.second, report.address);
         }
         if self.verdict.reports.len() < Verdict::MAX_REPORTS {
             self.verdict.reports.push(report);

@@ -124,14 +124,28 @@ pub(crate) struct History {
 #[derive(Clone)]
 struct Segment {
     end: u64,
-    /// `true` if the bytes were written since they were allocated.
-    written: bool,
+    content: Content,
     /// The last plain write.
     write: Option<Access>,
     /// Per stream and kind, the latest read since.
     reads: SmallVec<[Access; 2]>,
     /// Per stream, the latest write since that is not plain.
     atomics: Vec<Access>,
+}
+
+/// The content of bytes since their allocation.
+#[derive(Clone)]
+enum Content {
+    Written,
+    Unwritten,
+    /// A value that nothing has written, and its store, with the place of the byte at this address.
+    Undefined(u64, Arc<Site>),
+}
+
+impl Content {
+    fn new(written: bool) -> Self {
+        if written { Self::Written } else { Self::Unwritten }
+    }
 }
 
 impl History {
@@ -161,7 +175,7 @@ impl History {
                 self.segments.insert(cursor, Segment::new(next, known));
             }
             let Some(segment) = self.segments.get_mut(&cursor) else { break };
-            segment.check(check, |kind, first| {
+            segment.check(cursor, check, |kind, first| {
                 if findings.iter().all(|(other, ..)| *other != kind) {
                     findings.push((kind, first, cursor, segment.end));
                 }
@@ -184,7 +198,8 @@ impl History {
             self.remove(at, end);
         }
         let segment = self.segments.entry(at).or_insert_with(|| Segment::new(end, true));
-        (segment.end, segment.written, segment.write) = (end, true, Some(by.clone()));
+        (segment.end, segment.content) = (end, Content::Written);
+        segment.write = Some(by.clone());
         segment.reads.clear();
         segment.atomics.clear();
     }
@@ -216,12 +231,14 @@ impl History {
         }
     }
 
-    /// Marks the bytes as not written; their history stays.
-    pub(crate) fn undefine(&mut self, at: u64, bytes: u64) {
+    /// Marks the bytes as not written, or as stored with a value that nothing has written; their history stays.
+    pub(crate) fn undefine(&mut self, at: u64, bytes: u64, store: Option<&Arc<Site>>) {
+        let undefined = |store: &Arc<Site>| Content::Undefined(at, store.clone());
+        let content = store.map_or(Content::Unwritten, undefined);
         self.cut(at);
         self.cut(at + bytes);
         for (_, segment) in self.segments.range_mut(at..at + bytes) {
-            segment.written = false;
+            segment.content = content.clone();
         }
     }
 
@@ -238,16 +255,33 @@ impl History {
 
 impl Segment {
     fn new(end: u64, written: bool) -> Self {
-        Self { end, written, write: None, reads: SmallVec::new(), atomics: Vec::new() }
+        let content = Content::new(written);
+        Self { end, content, write: None, reads: SmallVec::new(), atomics: Vec::new() }
     }
 
-    fn check(&self, check: &Check<'_>, mut found: impl FnMut(ReportKind, Option<Site>)) {
+    fn check(
+        &self,
+        start: u64,
+        check: &Check<'_>,
+        mut found: impl FnMut(ReportKind, Option<Site>),
+    ) {
         let unordered = |access: &&Access| {
             let can_race = access.is_plain() || check.access.is_plain();
             can_race && !check.before.covers(access.epoch)
         };
-        if !check.writes && !self.written && !check.before.is_open() {
-            found(ReportKind::Uninitialised, None);
+        let stored = match &self.content {
+            Content::Written => None,
+            Content::Unwritten => Some(None),
+            Content::Undefined(at, by) if *at == start => Some(Some(Site::clone(by))),
+            Content::Undefined(_, by) => {
+                Some(Some(Site { place: None, source: None, ..Site::clone(by) }))
+            }
+        };
+        if let Some(stored) = stored
+            && !check.writes
+            && !check.before.is_open()
+        {
+            found(ReportKind::Uninitialised, stored);
         }
         if let Some(write) = self.write.iter().chain(&self.atomics).find(unordered) {
             let kind =
@@ -265,7 +299,7 @@ impl Segment {
     fn record(&mut self, check: &Check<'_>) {
         let (access, stream) = (check.access, check.access.epoch.stream);
         if check.writes {
-            self.written = true;
+            self.content = Content::Written;
             match self.atomics.iter_mut().find(|write| write.epoch.stream == stream) {
                 Some(latest) => *latest = access.clone(),
                 None => self.atomics.push(access.clone()),

@@ -84,7 +84,8 @@ pub enum ReportKind {
     DoubleFree,
     /// A free of memory that was never allocated.
     UnknownFree,
-    /// A read of bytes that were never written.
+    /// A read of bytes that were never written; or in which a kernel, the earlier operation, has stored a value that was
+    /// read from such bytes.
     Uninitialised,
     /// An access outside of any allocation, or across the end of one.
     OutOfBounds,
@@ -214,7 +215,12 @@ impl ReportKind {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, address, bytes, .. } = self;
-        f.write_str(kind.sentence())?;
+        f.write_str(match (kind, &self.first) {
+            (ReportKind::Uninitialised, Some(_)) => {
+                "read of a value that was stored, but never written"
+            }
+            _ => kind.sentence(),
+        })?;
         if *address != 0 {
             write!(f, ": {bytes} bytes at {address:#x}")?;
             let number = self.undeclared.as_ref().map_or(0, |undeclared| undeclared.block);
@@ -266,7 +272,8 @@ pub struct Site {
     /// The thread's [`label`](crate::label()) at submission.
     pub label: Option<Arc<str>>,
     /// The place in the kernel, of an access that a kernel body has named one for
-    /// ([`KernelMemory::at`](crate::KernelMemory::at)). Only the later operation of a finding has one.
+    /// ([`KernelMemory::at`](crate::KernelMemory::at)). Only the later operation of a finding has one, and
+    /// the store of a value that nothing has written.
     pub place: Option<KernelSite>,
     /// The file and line of the source of that place, if PTX has them.
     pub source: Option<Arc<str>>,

@@ -260,17 +260,18 @@ impl Shadow {
         let (at, bytes) = (owned.start, owned.end - owned.start);
         match self.heaps.allocate(owned, by, self.map.device_at(at)) {
             Some(finding) => out.push(finding),
-            None => self.undefine(at, bytes),
+            None => self.undefine(at, bytes, None),
         }
     }
 
-    /// Marks bytes as not written, except in host memory, which the program can write without a call. Their history stays.
-    pub(crate) fn undefine(&mut self, at: u64, bytes: u64) {
+    /// Marks bytes as not written, or as stored with a value that nothing has written, except in host memory, which the
+    /// program can write without a call. Their history stays.
+    pub(crate) fn undefine(&mut self, at: u64, bytes: u64, store: Option<&Arc<Site>>) {
         if !is_virtual(at) && self.map.device_at(at).is_none() {
             return;
         }
         for piece in self.map.mappings.pieces(at, bytes) {
-            self.history.undefine(piece.physical, piece.bytes);
+            self.history.undefine(piece.physical, piece.bytes, store);
         }
     }
 

@@ -1,10 +1,12 @@
 //! A long run stays flat: streams that come and go, their work, events and graphs need no more of the host's memory, and
 //! long graphs take a time in proportion.
 #![allow(unsafe_code)] // a counting allocator, and the driver is called directly
+#![allow(clippy::print_stdout, reason = "the soak prints its figures")]
 
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
@@ -94,5 +96,70 @@ fn a_long_run_stays_flat() {
         };
         let (few, many) = (chain(500).max(Duration::from_millis(1)), chain(4_000));
         assert!(many < 24 * few, "8 times the nodes: {few:?} became {many:?}");
+    }
+}
+
+/// A kernel in PTX that adds one to a word, and a host function after it.
+fn count(counter: sys::CUfunction, word: u64, stream: CUstream) {
+    unsafe extern "C" fn nothing(_: *mut c_void) {}
+    gpu::launch(counter, &[word], stream).unwrap();
+    // SAFETY: the function uses no data.
+    unsafe { sys::cuLaunchHostFunc(stream, Some(nothing), null_mut()) }.result().unwrap();
+}
+
+/// Returns the nanoseconds that the process has run on a core, and its resident pages.
+fn spent() -> (u64, u64) {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the time is a live local.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages = pages.split(' ').nth(1).unwrap().parse().unwrap();
+    (time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64, pages)
+}
+
+/// The soak: `DMR_SOAK_SECONDS` or an hour, in 60 parts, of which the first is not counted.
+#[test]
+#[ignore = "takes an hour"]
+fn an_hour_stays_flat_in_memory_and_in_time_per_cycle() {
+    const TEXT: &str = ".version 8.0\n.target sm_80\n.address_size 64
+        .visible .entry count(.param .u64 word) { .reg .b64 %d; ld.param.u64 %d, [word]; red.global.add.u32 [%d], 1; ret; }";
+    let seconds = std::env::var("DMR_SOAK_SECONDS").map_or(3600, |text| text.parse().unwrap());
+    let universe = Universe::builder().policy(Policy::Random).build().unwrap();
+    let _gpu = Gpu::new(&universe);
+    let (lasting, word) = (gpu::stream(), gpu::malloc(4).unwrap());
+    let counter = gpu::kernel(TEXT, "count").unwrap();
+    fill(word, 0, 4, lasting).unwrap();
+    let (mut parts, mut cycles) = (Vec::new(), 0_u64);
+    for _ in 0..60 {
+        let (end, start) = (Instant::now() + Duration::from_millis(1000 * seconds / 60), spent());
+        let before = cycles;
+        while Instant::now() < end {
+            cycle();
+            count(counter, word, lasting);
+            gpu::sync(lasting).unwrap();
+            cycles += 1;
+        }
+        let now = spent();
+        parts.push([
+            (now.0 - start.0) / (cycles - before),
+            now.1,
+            LIVE_BYTES.load(Ordering::Relaxed) as u64,
+        ]);
+        println!(
+            "{cycles} cycles, ns of a core per cycle, resident pages, live bytes: {:?}",
+            parts.last()
+        );
+    }
+    assert!(universe.reports().is_empty());
+    assert_eq!(gpu::read(word, 4).unwrap(), (cycles as u32).to_le_bytes());
+    // The median of the last 20 parts, and of the first 20 but the first.
+    let median = |parts: &[[u64; 3]], of: usize| {
+        let mut values: Vec<_> = parts.iter().map(|part| part[of]).collect();
+        values.sort_unstable();
+        values[values.len() / 2]
+    };
+    for (of, more) in [(0, 1.3), (1, 1.02), (2, 1.02)] {
+        let (early, late) = (median(&parts[1..20], of), median(&parts[40..], of));
+        assert!(late as f64 <= early as f64 * more, "{of}: {early} became {late}: {parts:?}");
     }
 }

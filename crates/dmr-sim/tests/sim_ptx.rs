@@ -336,3 +336,30 @@ fn a_store_of_a_value_that_no_thread_has_written_is_found_when_it_is_read() {
         assert_eq!(kinds(&["store", "again", "read"], 0, schedule), []);
     }
 }
+
+#[test]
+fn a_read_of_a_value_that_no_thread_has_written_names_the_store() {
+    for schedule in schedules() {
+        let (universe, _gpu) = machine(schedule);
+        let stream = gpu::stream();
+        let out = malloc(16).unwrap();
+        let store = gpu::kernel(UNDEFINED, "store").unwrap();
+        fill(out, 1, 16, stream).unwrap();
+        launch_threads(store, 1, 1, &[out], stream).unwrap();
+        gpu::sync(stream).unwrap();
+        let _ = gpu::read(out, 16).unwrap();
+        let _ = gpu::read(out + 2, 2).unwrap();
+        let found = reports(&universe);
+        let first = |report: &Report| report.first.clone().unwrap();
+        let [whole, part] = &found[..] else { panic!("{found:?}") };
+        let line =
+            UNDEFINED.lines().position(|line| line.contains("[%d], %r1")).unwrap() as u32 + 1;
+        assert_eq!(*first(whole).operation, *"kernel store");
+        assert_eq!((first(whole).stream, first(whole).op), (Some(1), 2));
+        assert_eq!(first(whole).place.unwrap().line(), line);
+        assert_eq!((whole.address, whole.bytes), (out, 4));
+        assert!(whole.to_string().contains("stored, but never written"), "{whole}");
+        // The store of these bytes is that of the first byte of the word, which is not known any more.
+        assert_eq!((&*first(part).operation, first(part).place), ("kernel store", None));
+    }
+}
