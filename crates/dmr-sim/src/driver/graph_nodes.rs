@@ -69,166 +69,44 @@ impl Place {
     }
 }
 
-unsafe extern "C" fn cuGraphAddEmptyNode(
-    node: *mut Handle,
-    graph: Handle,
-    after: *const Handle,
-    count: usize,
-) -> Code {
-    let place = Place { node, graph, after, count };
-    // SAFETY: the driver's contract is that of `add`; so for all nodes here.
-    unsafe { place.add("cuGraphAddEmptyNode", |_| Ok(NodeWork::Empty)) }
+/// Defines functions that add a node with the work that a closure returns.
+macro_rules! add_nodes {
+    ($($(#[$doc:meta])* $name:ident($($param:ident: $type:ty),*) = $work:expr;)+) => {$(
+        $(#[$doc])*
+        unsafe extern "C" fn $name(
+            node: *mut Handle,
+            graph: Handle,
+            after: *const Handle,
+            count: usize,
+            $($param: $type),*
+        ) -> Code {
+            let place = Place { node, graph, after, count };
+            // SAFETY: the driver's contract is that of `add`, and its parameters are null or valid.
+            unsafe { place.add(stringify!($name), $work) }
+        }
+    )+};
 }
 
-unsafe extern "C" fn cuGraphAddKernelNode(
-    node: *mut Handle,
-    graph: Handle,
-    after: *const Handle,
-    count: usize,
-    params: *const KernelParams,
-) -> Code {
-    let place = Place { node, graph, after, count };
-    // SAFETY: as above; the parameters are null or those of a launch.
-    unsafe {
-        place.add("cuGraphAddKernelNode", |session| {
-            KernelParams::work(params, session, LaunchAttributes::default())
-        })
-    }
-}
-
-/// The later version has more parameters at the end: a kernel of a library in place of the function, and a context.
-unsafe extern "C" fn cuGraphAddKernelNode_v2(
-    node: *mut Handle,
-    graph: Handle,
-    after: *const Handle,
-    count: usize,
-    params: *const KernelParams,
-) -> Code {
-    let place = Place { node, graph, after, count };
-    // SAFETY: as above.
-    unsafe {
-        place.add("cuGraphAddKernelNode_v2", |session| {
-            KernelParams::work_v2(params, session, LaunchAttributes::default())
-        })
-    }
-}
-
-unsafe extern "C" fn cuGraphAddMemcpyNode(
-    node: *mut Handle,
-    graph: Handle,
-    after: *const Handle,
-    count: usize,
-    copy: *const Copy3D,
-    _context: Handle,
-) -> Code {
-    let place = Place { node, graph, after, count };
-    // SAFETY: as above; the description is null or valid.
-    unsafe { place.add("cuGraphAddMemcpyNode", |session| copy_node(copy, session)) }
-}
-
-unsafe extern "C" fn cuGraphAddMemsetNode(
-    node: *mut Handle,
-    graph: Handle,
-    after: *const Handle,
-    count: usize,
-    params: *const MemsetParams,
-    _context: Handle,
-) -> Code {
-    let place = Place { node, graph, after, count };
-    // SAFETY: as above; the parameters are null or valid.
-    unsafe { place.add("cuGraphAddMemsetNode", |_| fill_node(params)) }
-}
-
-unsafe extern "C" fn cuGraphAddHostNode(
-    node: *mut Handle,
-    graph: Handle,
-    after: *const Handle,
-    count: usize,
-    params: *const HostParams,
-) -> Code {
-    let place = Place { node, graph, after, count };
-    // SAFETY: as above.
-    unsafe { place.add("cuGraphAddHostNode", |_| host_node(params)) }
-}
-
-unsafe extern "C" fn cuGraphAddEventRecordNode(
-    node: *mut Handle,
-    graph: Handle,
-    after: *const Handle,
-    count: usize,
-    event: Handle,
-) -> Code {
-    let place = Place { node, graph, after, count };
-    let work = |session: &mut Session<'_>| session.event_index(event).map(NodeWork::Record);
-    // SAFETY: as above.
-    unsafe { place.add("cuGraphAddEventRecordNode", work) }
-}
-
-unsafe extern "C" fn cuGraphAddEventWaitNode(
-    node: *mut Handle,
-    graph: Handle,
-    after: *const Handle,
-    count: usize,
-    event: Handle,
-) -> Code {
-    let place = Place { node, graph, after, count };
-    let work = |session: &mut Session<'_>| session.event_index(event).map(NodeWork::Wait);
-    // SAFETY: as above.
-    unsafe { place.add("cuGraphAddEventWaitNode", work) }
-}
-
-unsafe extern "C" fn cuGraphAddChildGraphNode(
-    node: *mut Handle,
-    graph: Handle,
-    after: *const Handle,
-    count: usize,
-    child: Handle,
-) -> Code {
-    let place = Place { node, graph, after, count };
-    // The child is copied: later changes of it have no effect on the node.
-    let work = |session: &mut Session<'_>| child_node(child, session);
-    // SAFETY: as above.
-    unsafe { place.add("cuGraphAddChildGraphNode", work) }
-}
-
-unsafe extern "C" fn cuGraphAddMemAllocNode(
-    node: *mut Handle,
-    graph: Handle,
-    after: *const Handle,
-    count: usize,
-    params: *mut AllocParams,
-) -> Code {
-    let place = Place { node, graph, after, count };
-    // SAFETY: as above.
-    unsafe { place.add("cuGraphAddMemAllocNode", |session| alloc_node(params, session)) }
-}
-
-unsafe extern "C" fn cuGraphAddMemFreeNode(
-    node: *mut Handle,
-    graph: Handle,
-    after: *const Handle,
-    count: usize,
-    at: CUdeviceptr,
-) -> Code {
-    let place = Place { node, graph, after, count };
-    // SAFETY: as above.
-    unsafe { place.add("cuGraphAddMemFreeNode", |session| free_node(at, session)) }
-}
-
-unsafe extern "C" fn cuGraphAddNode(
-    node: *mut Handle,
-    graph: Handle,
-    after: *const Handle,
-    count: usize,
-    params: *mut NodeParams,
-) -> Code {
-    let place = Place { node, graph, after, count };
-    // SAFETY: as above.
-    unsafe {
-        place.add("cuGraphAddNode", |session| {
-            NodeParams::work(params, session, LaunchAttributes::default())
-        })
-    }
+add_nodes! {
+    cuGraphAddEmptyNode() = |_| Ok(NodeWork::Empty);
+    cuGraphAddKernelNode(params: *const KernelParams) =
+        |session| KernelParams::work(params, session, LaunchAttributes::default());
+    /// The later version has more parameters at the end: a kernel of a library in place of the function, and a context.
+    cuGraphAddKernelNode_v2(params: *const KernelParams) =
+        |session| KernelParams::work_v2(params, session, LaunchAttributes::default());
+    cuGraphAddMemcpyNode(copy: *const Copy3D, _context: Handle) = |session| copy_node(copy, session);
+    cuGraphAddMemsetNode(params: *const MemsetParams, _context: Handle) = |_| fill_node(params);
+    cuGraphAddHostNode(params: *const HostParams) = |_| host_node(params);
+    cuGraphAddEventRecordNode(event: Handle) =
+        |session| session.event_index(event).map(NodeWork::Record);
+    cuGraphAddEventWaitNode(event: Handle) =
+        |session| session.event_index(event).map(NodeWork::Wait);
+    /// The child is copied: later changes of it have no effect on the node.
+    cuGraphAddChildGraphNode(child: Handle) = |session| child_node(child, session);
+    cuGraphAddMemAllocNode(params: *mut AllocParams) = |session| alloc_node(params, session);
+    cuGraphAddMemFreeNode(at: CUdeviceptr) = |session| free_node(at, session);
+    cuGraphAddNode(params: *mut NodeParams) =
+        |session| NodeParams::work(params, session, LaunchAttributes::default());
 }
 
 /// Edges with data, which say that a node need not wait for all of another, order as whole edges do.
@@ -241,10 +119,11 @@ unsafe extern "C" fn cuGraphAddNode_v2(
     params: *mut NodeParams,
 ) -> Code {
     let place = Place { node, graph, after, count };
-    // SAFETY: as above.
-    unsafe {
-        place.add("cuGraphAddNode_v2", |session| {
-            NodeParams::work(params, session, LaunchAttributes::default())
-        })
-    }
+    let attributes = LaunchAttributes::default();
+    let work = |session: &mut Session<'_>| {
+        // SAFETY: the driver's contract, as above.
+        unsafe { NodeParams::work(params, session, attributes) }
+    };
+    // SAFETY: the driver's contract is that of `add`.
+    unsafe { place.add("cuGraphAddNode_v2", work) }
 }
