@@ -32,7 +32,7 @@ pub(crate) struct RunningKernel {
 
 /// The accesses of a kernel that has run.
 pub(crate) struct Accesses {
-    /// Those outside of the declared footprint: addresses and bytes.
+    /// Accesses outside of the declared footprint: addresses and bytes.
     outside: Vec<(u64, u64)>,
     recording: Recording,
     /// The sticky error if the device faults.

@@ -174,9 +174,10 @@ impl Session<'_> {
         self.machine = None;
         let outcome = kernel.run();
         let mut machine = lock(&self.shared.machine);
+        // They continue when this call unlocks the machine, also if it panics before.
+        self.shared.changed.notify_all();
         machine.kernel_done(kernel, outcome);
         self.machine = Some(machine);
-        self.shared.changed.notify_all();
     }
 
     /// Starts a host callback on a thread of its own, as the driver does: a callback that waits for the

