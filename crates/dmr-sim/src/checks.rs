@@ -7,7 +7,6 @@
 //! A check changes only these, and clocks by the order of a word wait. It submits nothing.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -287,7 +286,7 @@ impl Shadow {
         for (number, (from, to)) in recording.undefined.ranges().enumerate() {
             let store = access.site();
             let store = if number < MOST_PLACES { out.placed(store, from) } else { store };
-            self.undefine(from, to - from, Some(&Arc::new(store)));
+            self.undefine(from, to - from, Some(&store));
         }
         out.end_launch();
         self.words.put_open(open);

@@ -138,8 +138,15 @@ struct Segment {
 enum Content {
     Written,
     Unwritten,
-    /// A value that nothing has written, and its store, with the place of the byte at this address.
-    Undefined(u64, Arc<Site>),
+    /// A value that nothing has written.
+    Undefined(Arc<UndefinedStore>),
+}
+
+/// The store of a value that nothing has written.
+struct UndefinedStore {
+    /// The operation, with the place of the byte at `at`.
+    site: Site,
+    at: u64,
 }
 
 impl Content {
@@ -232,9 +239,11 @@ impl History {
     }
 
     /// Marks the bytes as not written, or as stored with a value that nothing has written; their history stays.
-    pub(crate) fn undefine(&mut self, at: u64, bytes: u64, store: Option<&Arc<Site>>) {
-        let undefined = |store: &Arc<Site>| Content::Undefined(at, store.clone());
-        let content = store.map_or(Content::Unwritten, undefined);
+    pub(crate) fn undefine(&mut self, at: u64, bytes: u64, store: Option<&Site>) {
+        let content = match store.cloned() {
+            Some(site) => Content::Undefined(Arc::new(UndefinedStore { site, at })),
+            None => Content::Unwritten,
+        };
         self.cut(at);
         self.cut(at + bytes);
         for (_, segment) in self.segments.range_mut(at..at + bytes) {
@@ -269,19 +278,9 @@ impl Segment {
             let can_race = access.is_plain() || check.access.is_plain();
             can_race && !check.before.covers(access.epoch)
         };
-        let stored = match &self.content {
-            Content::Written => None,
-            Content::Unwritten => Some(None),
-            Content::Undefined(at, by) if *at == start => Some(Some(Site::clone(by))),
-            Content::Undefined(_, by) => {
-                Some(Some(Site { place: None, source: None, ..Site::clone(by) }))
-            }
-        };
-        if let Some(stored) = stored
-            && !check.writes
-            && !check.before.is_open()
-        {
-            found(ReportKind::Uninitialised, stored);
+        let is_written = matches!(self.content, Content::Written);
+        if !is_written && !check.writes && !check.before.is_open() {
+            found(ReportKind::Uninitialised, self.undefined_store(start));
         }
         if let Some(write) = self.write.iter().chain(&self.atomics).find(unordered) {
             let kind =
@@ -293,6 +292,16 @@ impl Segment {
         {
             found(ReportKind::WriteAfterRead, Some(read.site()));
         }
+    }
+
+    /// Returns the store of the undefined value of the bytes from `start`; without its place, if that is not of them.
+    fn undefined_store(&self, start: u64) -> Option<Site> {
+        let Content::Undefined(store) = &self.content else { return None };
+        let mut site = store.site.clone();
+        if store.at != start {
+            (site.place, site.source) = (None, None);
+        }
+        Some(site)
     }
 
     /// Adds an access that is not a plain write.

@@ -266,7 +266,7 @@ impl Shadow {
 
     /// Marks bytes as not written, or as stored with a value that nothing has written, except in host memory, which the
     /// program can write without a call. Their history stays.
-    pub(crate) fn undefine(&mut self, at: u64, bytes: u64, store: Option<&Arc<Site>>) {
+    pub(crate) fn undefine(&mut self, at: u64, bytes: u64, store: Option<&Site>) {
         if !is_virtual(at) && self.map.device_at(at).is_none() {
             return;
         }
