@@ -240,7 +240,7 @@ impl Machine {
         let action = match op.action {
             action if self.ends_by_fault(epoch, &action) => Action::Order,
             Action::Kernel(launch) => {
-                return Progress::Kernel(Box::new(self.kernel_begins(epoch, start, *launch)));
+                return Progress::Kernel(self.kernel_begins(epoch, start, launch));
             }
             action => action,
         };

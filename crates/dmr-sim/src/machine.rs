@@ -124,6 +124,8 @@ pub(crate) struct Machine {
     pub(crate) host_calls_returned: u64,
     /// `true` while a kernel runs: it has `store`, `present` and `log`, and no other operation runs.
     pub(crate) runs_kernel: bool,
+    /// Threads that wait for the end of the kernel.
+    pub(crate) held_up: usize,
     names: HashMap<&'static str, Arc<Origin>>,
 }
 
@@ -275,6 +277,7 @@ impl Machine {
             runs_for_host: false,
             host_calls_returned: 0,
             runs_kernel: false,
+            held_up: 0,
             names: HashMap::new(),
             config,
         }

@@ -21,7 +21,7 @@ pub(crate) struct RunningKernel {
     epoch: Epoch,
     /// The time at which it starts.
     start: u64,
-    launch: Launch,
+    launch: Box<Launch>,
     device: usize,
     /// The devices whose memory it may access.
     peers: SmallVec<[usize; 2]>,
@@ -63,11 +63,11 @@ impl Machine {
         &mut self,
         epoch: Epoch,
         start: u64,
-        launch: Launch,
-    ) -> RunningKernel {
+        launch: Box<Launch>,
+    ) -> Box<RunningKernel> {
         self.runs_kernel = true;
         let stream = &self.streams[epoch.stream as usize];
-        RunningKernel {
+        Box::new(RunningKernel {
             epoch,
             start,
             launch,
@@ -76,12 +76,12 @@ impl Machine {
             store: std::mem::take(&mut self.store),
             present: std::mem::take(&mut self.present),
             log: std::mem::take(&mut self.log),
-        }
+        })
     }
 
     /// Ends a kernel. If its footprint was recorded, the checks that have waited for it run.
-    pub(crate) fn kernel_done(&mut self, kernel: RunningKernel, accesses: Accesses) {
-        let RunningKernel { epoch, start, launch, device, store, present, log, .. } = kernel;
+    pub(crate) fn kernel_done(&mut self, kernel: Box<RunningKernel>, accesses: Accesses) {
+        let RunningKernel { epoch, start, launch, device, store, present, log, .. } = *kernel;
         (self.store, self.present, self.log) = (store, present, log);
         self.runs_kernel = false;
         if let Some(code) = accesses.fault {

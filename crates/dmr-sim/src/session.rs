@@ -124,9 +124,14 @@ impl Shared {
     /// Unlocks the machine until no kernel runs.
     pub(crate) fn wait_for_kernel<'a>(
         &'a self,
-        machine: MutexGuard<'a, Machine>,
+        mut machine: MutexGuard<'a, Machine>,
     ) -> MutexGuard<'a, Machine> {
-        ignore_poison(self.changed.wait_while(machine, |machine| machine.runs_kernel))
+        while machine.runs_kernel {
+            machine.held_up += 1;
+            machine = ignore_poison(self.changed.wait(machine));
+            machine.held_up -= 1;
+        }
+        machine
     }
 }
 
