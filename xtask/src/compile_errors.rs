@@ -50,13 +50,15 @@ pub(crate) fn run() -> Result<(), Failure> {
 /// Returns each block that must not compile, with the text block behind it.
 fn examples(page: &str) -> Vec<Example> {
     let mut examples: Vec<Example> = Vec::new();
-    let (mut fence, mut waits) = (None, false);
+    let mut fence = None;
+    let mut waits = false;
     for (line, text) in page.lines().enumerate() {
         match (text.strip_prefix("```"), fence) {
             (Some(_), Some(_)) => fence = None,
             (Some("rust,compile_fail"), None) => {
                 examples.push(Example { line, code: String::new(), expected: Vec::new() });
-                (fence, waits) = (Some("code"), true);
+                fence = Some("code");
+                waits = true;
             }
             (Some("text"), None) if waits => (fence, waits) = (Some("error"), false),
             (Some(_), None) => fence = Some("other"),

@@ -63,7 +63,8 @@ impl<R: DeviceMemoryResource> ResourceLayer<R> for AlignedLayer {
     type Resource = AlignedResource<R>;
 
     fn layer(&self, upstream: R) -> AlignedResource<R> {
-        let (made_in, blocks) = (Process::current(), LeakedInChild::default());
+        let made_in = Process::current();
+        let blocks = LeakedInChild::default();
         AlignedResource { upstream, layer: *self, made_in, blocks }
     }
 }
@@ -167,7 +168,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         if let Err(error) = self.check_process() {
             return Err(DeallocateError::new(error, block));
         }
-        let (id, bytes) = (block.id(), block.bytes());
+        let id = block.id();
+        let bytes = block.bytes();
         let whole = self.blocks().remove(block, self.foreign())?;
         let offset = (id.ptr() - whole.ptr()) as usize;
         let passed = PassedBlock::of(&whole);

@@ -92,7 +92,8 @@ impl Default for FailureCallbackLayer {
 
 impl fmt::Debug for FailureCallbackLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (callbacks, waits) = (self.callbacks.len(), self.waits);
+        let callbacks = self.callbacks.len();
+        let waits = self.waits;
         write!(f, "FailureCallbackLayer({callbacks} callbacks, waits: {waits})")
     }
 }
@@ -155,7 +156,8 @@ impl<R: DeviceMemoryResource> FailureCallbackResource<R> {
             while let Err(error) = &result
                 && is_no_room(error)
             {
-                (calls, total_calls) = (calls.saturating_add(1), total_calls.saturating_add(1));
+                calls = calls.saturating_add(1);
+                total_calls = total_calls.saturating_add(1);
                 let failure = AllocationFailure {
                     bytes,
                     stream,

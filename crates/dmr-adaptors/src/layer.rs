@@ -31,7 +31,8 @@ pub trait ResourceLayer<R> {
 /// # let backend = || dmr_cuda_direct::DirectCudaResource::new(Arc::clone(rig.streams()));
 /// # let (stream, tag) = (rig.streams().default_stream(), AllocTag::UNTAGGED);
 /// # let ops = Arc::new(dmr_streams::PatternOps::new(Arc::clone(rig.streams()))?);
-/// let (budget, guard) = (BudgetLayer::new(1 << 20), DebugGuardLayer::new(ops));
+/// let budget = BudgetLayer::new(1 << 20);
+/// let guard = DebugGuardLayer::new(ops);
 ///
 /// // Outside the guard, the budget limits the bytes that the program requests: a block of 1 MiB fits.
 /// let requested = ResourceBuilder::new(backend()).layer(guard.clone()).layer(budget).build();

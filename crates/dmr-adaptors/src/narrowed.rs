@@ -47,7 +47,8 @@ impl NarrowedBlocks {
         block: DeviceBlock,
         missing: impl FnOnce(&DeviceBlock) -> ResourceError,
     ) -> Result<DeviceBlock, Box<DeallocateError>> {
-        let (generation, bytes) = (block.generation(), block.bytes() as u64);
+        let generation = block.generation();
+        let bytes = block.bytes() as u64;
         let Some(whole) = self.live.remove(&generation) else {
             return Err(DeallocateError::new(missing(&block), block));
         };

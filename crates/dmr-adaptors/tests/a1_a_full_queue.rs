@@ -24,7 +24,8 @@ fn logged(sink: impl LoggingSink + 'static) -> LoggingResource<Recycler> {
 #[test]
 fn a_thread_that_blocks_loses_nothing() {
     let kept = Arc::new(InMemorySink::new());
-    let (slow, keeps) = (AtomicU64::new(0), Arc::clone(&kept));
+    let slow = AtomicU64::new(0);
+    let keeps = Arc::clone(&kept);
     let inner = SinkFn(move |record: &AllocationRecord| {
         if slow.fetch_add(1, Ordering::Relaxed).is_multiple_of(500) {
             std::thread::sleep(Duration::from_millis(2));
@@ -47,7 +48,8 @@ fn a_thread_that_blocks_loses_nothing() {
 #[test]
 fn a_thread_that_drops_is_not_slowed_down_by_a_sink_that_stands_still() {
     let stands_still = Arc::new(AtomicBool::new(true));
-    let (stop, taken) = (Arc::clone(&stands_still), Arc::new(AtomicU64::new(0)));
+    let stop = Arc::clone(&stands_still);
+    let taken = Arc::new(AtomicU64::new(0));
     let takes = Arc::clone(&taken);
     let inner = SinkFn(move |_: &AllocationRecord| {
         while stop.load(Ordering::Acquire) {
@@ -67,7 +69,8 @@ fn a_thread_that_drops_is_not_slowed_down_by_a_sink_that_stands_still() {
     // A fiftieth of what the sink takes for one record; on an idle machine it is 50 ns.
     assert!(each < Duration::from_micros(20), "{each:?}");
     resource.flush().unwrap();
-    let (taken, dropped) = (taken.load(Ordering::Relaxed), resource.dropped_records());
+    let taken = taken.load(Ordering::Relaxed);
+    let dropped = resource.dropped_records();
     assert_eq!(taken + dropped, 2 * ROUNDS as u64, "{taken} taken, {dropped} dropped");
     assert!(dropped > 100_000, "{dropped}");
 }

@@ -26,7 +26,8 @@ fn run(rig: &Rig, resource: &dyn DeviceMemoryResource) {
     let leases: Vec<_> = (0..THREADS).map(|_| rig.stream()).collect();
     std::thread::scope(|scope| {
         for (at, receiver) in receivers.into_iter().enumerate() {
-            let (next, stream) = (senders[(at + 1) % THREADS].clone(), leases[at].id());
+            let next = senders[(at + 1) % THREADS].clone();
+            let stream = leases[at].id();
             scope.spawn(move || {
                 for round in 0..ROUNDS {
                     let bytes = 1 + (round * 7919 + at) % 100_000;

@@ -56,7 +56,8 @@ fn flush_and_abort() {
     let stream = resource.upstream().stream(1);
     let ended = Arc::clone(&resource);
     std::thread::spawn(move || churn(&ended, stream, CHILD_ROUNDS)).join().unwrap();
-    let (done, parked) = (Arc::new(AtomicBool::new(false)), Arc::clone(&resource));
+    let done = Arc::new(AtomicBool::new(false));
+    let parked = Arc::clone(&resource);
     let is_done = Arc::clone(&done);
     std::thread::spawn(move || {
         churn(&parked, stream, CHILD_ROUNDS);
@@ -184,8 +185,10 @@ fn what_the_inner_sink_refuses_is_counted_and_the_next_flush_says_why() {
 #[test]
 fn a_sink_that_is_dropped_on_its_own_thread_ends() {
     type Owner = OnceLock<std::sync::Mutex<Option<Arc<dyn LoggingSink>>>>;
-    let (owner, ended) = (Arc::new(Owner::new()), Arc::new(AtomicBool::new(false)));
-    let (owned, end) = (Arc::clone(&owner), Arc::clone(&ended));
+    let owner = Arc::new(Owner::new());
+    let ended = Arc::new(AtomicBool::new(false));
+    let owned = Arc::clone(&owner);
+    let end = Arc::clone(&ended);
     let inner = SinkFn(move |_: &AllocationRecord| {
         drop(owned.wait().lock().unwrap().take());
         end.store(true, Ordering::Release);

@@ -17,7 +17,8 @@ use dmr_testkit::fake::FakeHarness;
 type Logged = LoggingResource<Arc<Recycler>>;
 
 fn logged() -> (Arc<Recycler>, Arc<InMemorySink>, Logged) {
-    let (base, sink) = (Arc::new(Recycler::new()), Arc::new(InMemorySink::new()));
+    let base = Arc::new(Recycler::new());
+    let sink = Arc::new(InMemorySink::new());
     let resource = LoggingLayer::new(sink.clone()).layer(Arc::clone(&base));
     (base, sink, resource)
 }
@@ -26,7 +27,8 @@ fn logged() -> (Arc<Recycler>, Arc<InMemorySink>, Logged) {
 fn an_allocation_and_its_free_say_everything_about_the_block() {
     let (base, sink, resource) = logged();
     let block = resource.allocate(1000, base.stream(5), AllocTag::new("keys")).unwrap();
-    let (ptr, generation) = (block.ptr(), block.generation().get());
+    let ptr = block.ptr();
+    let generation = block.generation().get();
     with_query(9, || resource.deallocate(block)).unwrap();
     let [allocate, free] = &sink.records()[..] else { panic!("{:?}", sink.records()) };
     assert_eq!(allocate.action, RecordAction::Allocate);

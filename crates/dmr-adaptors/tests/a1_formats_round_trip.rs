@@ -106,7 +106,8 @@ fn a_log_in_the_format_of_rmm_has_its_columns_and_is_read_back() {
     assert_eq!(lines[0], "Thread,Time,Action,Pointer,Size,Stream");
     assert_eq!(lines.len(), 1 + recorded.len());
     let fields = |line: usize| lines[line].split(',').collect::<Vec<_>>();
-    let (thread, ptr) = (recorded[0].thread.to_string(), format!("{:#x}", recorded[0].ptr));
+    let thread = recorded[0].thread.to_string();
+    let ptr = format!("{:#x}", recorded[0].ptr);
     assert_eq!(fields(1)[0], thread);
     assert_eq!(fields(1)[2..], ["allocate", &ptr, "1", "0"]);
     assert_eq!(fields(4)[2..], ["free", &ptr, "2", "0x1"]);
@@ -115,8 +116,11 @@ fn a_log_in_the_format_of_rmm_has_its_columns_and_is_read_back() {
     let day = 86_400_000_000_000;
     for (line, row) in recorded.iter().enumerate() {
         let micros = row.time_ns % day / 1000;
-        let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
-        let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+        let seconds = micros / 1_000_000;
+        let micros = micros % 1_000_000;
+        let h = seconds / 3600;
+        let m = seconds / 60 % 60;
+        let s = seconds % 60;
         assert_eq!(fields(line + 1)[1], format!("{h:02}:{m:02}:{s:02}.{micros:06}"));
     }
 

@@ -97,7 +97,8 @@ fn a_file_of_four_threads_that_pass_blocks_around_sorts_into_the_order_of_the_ca
 #[test]
 fn a_replay_of_that_file_finds_no_overlap_and_no_free_without_its_allocation() {
     let folder = tempfile::tempdir().unwrap();
-    let (path, by_address) = (folder.path().join("log.csv"), folder.path().join("rmm.csv"));
+    let path = folder.path().join("log.csv");
+    let by_address = folder.path().join("rmm.csv");
     let resource = logged_to(&path);
     let stream = resource.upstream().stream(1);
     pass_blocks_around(&resource, stream);
@@ -123,7 +124,8 @@ fn a_replay_of_that_file_finds_no_overlap_and_no_free_without_its_allocation() {
 
 #[test]
 fn records_in_memory_are_in_order_too() {
-    let (base, sink) = (Recycler::new(), Arc::new(InMemorySink::new()));
+    let base = Recycler::new();
+    let sink = Arc::new(InMemorySink::new());
     let stream = base.stream(1);
     let resource = LoggingLayer::new(sink.clone()).layer(base);
     pass_blocks_around(&resource, stream);
@@ -187,8 +189,10 @@ fn a_free_that_has_not_returned_delays_no_flush_and_sorts_before_the_reuse_of_it
     let soon = BackgroundConfig::new().with_flush_interval(Duration::from_secs(3600));
     let sink = CsvSink::with_config(&path, soon).unwrap();
     // The free returns when the other thread has flushed, or has not for a long time.
-    let (is_freed, (flushed, returns)) = (Barrier::new(2), mpsc::channel());
-    let (returns, is_late) = (Mutex::new(returns), AtomicBool::new(false));
+    let is_freed = Barrier::new(2);
+    let (flushed, returns) = mpsc::channel();
+    let returns = Mutex::new(returns);
+    let is_late = AtomicBool::new(false);
     let waits = || {
         is_freed.wait();
         let in_time = returns.lock().unwrap().recv_timeout(Duration::from_secs(20));
@@ -223,7 +227,9 @@ fn a_free_that_has_not_returned_delays_no_flush_and_sorts_before_the_reuse_of_it
 fn an_allocation_sorts_after_a_free_that_took_place_while_it_waited() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log.csv");
-    let (has_begun, is_freed, allocations) = (Barrier::new(2), Barrier::new(2), AtomicU64::new(0));
+    let has_begun = Barrier::new(2);
+    let is_freed = Barrier::new(2);
+    let allocations = AtomicU64::new(0);
     let waits = || {
         if allocations.fetch_add(1, Ordering::Relaxed) == 1 {
             has_begun.wait();
@@ -262,7 +268,8 @@ impl<'a> Hooked<'a> {
         before_allocate: impl Fn() + Send + Sync + 'a,
         after_free: impl Fn() + Send + Sync + 'a,
     ) -> Self {
-        let (before_allocate, after_free) = (Box::new(before_allocate), Box::new(after_free));
+        let before_allocate = Box::new(before_allocate);
+        let after_free = Box::new(after_free);
         Self { inner: Recycler::new(), before_allocate, after_free }
     }
 }

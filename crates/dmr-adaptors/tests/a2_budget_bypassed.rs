@@ -110,7 +110,8 @@ proptest! {
     #[test]
     fn a_block_releases_what_was_charged_for_it(steps in steps(false)) {
         let harness = FakeHarness::wrapped(true, |fake, _| BudgetLayer::new(LIMIT).layer(fake));
-        let (budget, [stream, _]) = (harness.outermost(), harness.streams());
+        let budget = harness.outermost();
+        let [stream, _] = harness.streams();
         play(budget, stream, &steps, exact);
         prop_assert_eq!(budget.budget().reserved_bytes(), 0);
         prop_assert!(budget.budget().holders().is_empty(), "{:?}", budget.budget().holders());
@@ -150,7 +151,8 @@ proptest! {
 #[test]
 fn growth_upstream_does_not_make_room_in_the_budget() {
     let harness = FakeHarness::wrapped(true, |fake, _| BudgetLayer::new(LIMIT).layer(fake));
-    let (budget, [stream, _]) = (harness.outermost(), harness.streams());
+    let budget = harness.outermost();
+    let [stream, _] = harness.streams();
     let mut block = budget.allocate(KIB, stream, TAG).unwrap();
     assert_eq!(budget.upstream().try_grow(&mut block, 64 * KIB), Ok(true));
     // It fits with all of its size, and is charged for that.
@@ -177,7 +179,8 @@ fn a_block_that_passes_two_resources_of_one_budget_is_charged_twice_and_released
     let harness = FakeHarness::wrapped(true, |fake, _| {
         BudgetLayer::on(&budget).layer(BudgetLayer::on(&budget).layer(fake))
     });
-    let (outer, [stream, _]) = (harness.outermost(), harness.streams());
+    let outer = harness.outermost();
+    let [stream, _] = harness.streams();
     let mut block = outer.allocate(10 * KIB, stream, TAG).unwrap();
     assert_eq!(budget.reserved_bytes(), 20 << 10);
     assert_eq!(outer.try_grow(&mut block, 40 * KIB), Ok(true));

@@ -137,10 +137,13 @@ fn sixteen_threads_never_have_more_pages_than_the_limit_and_leave_nothing_charge
     const LIMIT: u64 = 40 * PAGE;
     let inner = Pages::new(LIMIT, 13);
     let budget = BudgetLayer::new(LIMIT).layer(Arc::clone(&inner));
-    let (refused, created) = (AtomicU64::new(0), AtomicU64::new(0));
+    let refused = AtomicU64::new(0);
+    let created = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for thread in 0..16_u64 {
-            let (budget, refused, created) = (&budget, &refused, &created);
+            let budget = &budget;
+            let refused = &refused;
+            let created = &created;
             scope.spawn(move || {
                 let pages = budget.virtual_memory().unwrap();
                 let mut held = Vec::new();
@@ -165,7 +168,8 @@ fn sixteen_threads_never_have_more_pages_than_the_limit_and_leave_nothing_charge
     assert!(!inner.exceeded.load(SeqCst));
     assert_eq!((inner.out.load(SeqCst), budget.budget().reserved_bytes()), (0, 0));
     assert_eq!(budget.budget().holders(), []);
-    let (refused, created) = (refused.into_inner(), created.into_inner());
+    let refused = refused.into_inner();
+    let created = created.into_inner();
     assert!(refused > 100 && created > 100, "{refused} refused, {created} created");
 }
 

@@ -67,7 +67,8 @@ impl Numbers {
 /// Deallocates a block, and repeats the call until it succeeds.
 fn deallocate(layered: &Layered, backend: &Backend, log: &mut Log, held: (u64, DeviceBlock)) {
     let (from, mut block) = held;
-    let (bytes, generation) = (block.bytes() as u64, block.generation());
+    let bytes = block.bytes() as u64;
+    let generation = block.generation();
     loop {
         match layered.deallocate(block) {
             Ok(state) => {
@@ -81,7 +82,9 @@ fn deallocate(layered: &Layered, backend: &Backend, log: &mut Log, held: (u64, D
 }
 
 fn work(layered: &Layered, backend: &Backend, seed: u64) -> Log {
-    let (mut log, mut held, mut numbers) = (Log::default(), Vec::new(), Numbers(seed));
+    let mut log = Log::default();
+    let mut held = Vec::new();
+    let mut numbers = Numbers(seed);
     let tag = AllocTag::intern(&format!("thread {seed}"));
     for _ in 0..OPERATIONS {
         if held.len() > 6 || (!held.is_empty() && numbers.below(2) == 0) {
@@ -89,7 +92,8 @@ fn work(layered: &Layered, backend: &Backend, seed: u64) -> Log {
             deallocate(layered, backend, &mut log, block);
             continue;
         }
-        let (bytes, from) = (numbers.bytes(), backend.tick());
+        let bytes = numbers.bytes();
+        let from = backend.tick();
         let result = layered.allocate(bytes, backend.stream(), tag);
         match result {
             Ok(block) => held.push((from, block)),
@@ -98,7 +102,8 @@ fn work(layered: &Layered, backend: &Backend, seed: u64) -> Log {
             }
             // The backend's: it was charged while the call lasted.
             Err(_) => {
-                let (to, bytes) = (backend.tick(), bytes as u64);
+                let to = backend.tick();
+                let bytes = bytes as u64;
                 log.charged.push(Charged { from, to, bytes, retired: None });
             }
         }
@@ -110,7 +115,8 @@ fn work(layered: &Layered, backend: &Backend, seed: u64) -> Log {
 /// Refusals for which there is no instant, during the call, at which the request did not fit.
 fn unjustified(logs: &[Log], backend: &Backend) -> usize {
     const PART: usize = 1024;
-    let (freed_at, end) = (backend.freed_at(), backend.tick() as usize + 1);
+    let freed_at = backend.freed_at();
+    let end = backend.tick() as usize + 1;
     let mut most = vec![0_i64; end + 1];
     for charged in logs.iter().flat_map(|log| &log.charged) {
         // What was never freed is still retired.
@@ -126,7 +132,8 @@ fn unjustified(logs: &[Log], backend: &Backend) -> usize {
     }
     let parts: Vec<_> = most.chunks(PART).map(|part| *part.iter().max().unwrap()).collect();
     let highest = |from: usize, to: usize| {
-        let (mut at, mut highest) = (from, 0);
+        let mut at = from;
+        let mut highest = 0;
         while at <= to {
             if at % PART == 0 && at + PART <= to + 1 {
                 highest = highest.max(parts[at / PART]);
@@ -152,7 +159,8 @@ fn is_exact(backend: Backend, layers: &[BudgetLayer], whole: &Budget) {
     let logs: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|i| {
-                let (layered, backend) = (&layered[i % layered.len()], &backend);
+                let layered = &layered[i % layered.len()];
+                let backend = &backend;
                 scope.spawn(move || work(layered, backend, 0x9e37_79b9 + i as u64))
             })
             .collect();

@@ -21,7 +21,8 @@ fn a_lower_limit_refuses_until_what_is_in_use_fits() {
     let backend = Arc::new(Backend::new());
     let budget = BudgetLayer::new(1000).layer(Arc::clone(&backend));
     let allocate = |bytes| budget.allocate(bytes, backend.stream(), TAG);
-    let (a, b) = (allocate(400).unwrap(), allocate(400).unwrap());
+    let a = allocate(400).unwrap();
+    let b = allocate(400).unwrap();
     budget.budget().set_limit(500);
     assert_eq!((budget.budget().limit(), budget.budget().remaining()), (500, 0));
     assert!(allocate(1).is_err());
@@ -41,7 +42,8 @@ fn a_lower_limit_refuses_until_what_is_in_use_fits() {
 fn after_the_limit_is_lowered_no_thread_is_granted_a_byte() {
     let backend = Arc::new(Backend::new());
     let budget = BudgetLayer::new(1 << 30).layer(Arc::clone(&backend));
-    let (ready, lowered) = (Barrier::new(9), Barrier::new(9));
+    let ready = Barrier::new(9);
+    let lowered = Barrier::new(9);
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
@@ -66,7 +68,9 @@ fn a_limit_that_moves_is_kept_by_every_allocation_that_starts_after() {
     let backend = Arc::new(Backend::new());
     let budget = BudgetLayer::new(1 << 20).layer(Arc::clone(&backend));
     // An even number while the limit is what `bound` says; the call must lie within it.
-    let (epoch, bound, stop) = (AtomicU64::new(0), AtomicU64::new(1 << 20), AtomicBool::new(false));
+    let epoch = AtomicU64::new(0);
+    let bound = AtomicU64::new(1 << 20);
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -189,7 +193,8 @@ fn more_out_than_the_limit_refuses_until_it_fits_and_a_tenant_is_not_charged_for
 
 #[test]
 fn one_gpu_has_one_budget_and_the_lower_limit_wins() {
-    let (uuid, other) = ([7; 16], [8; 16]);
+    let uuid = [7; 16];
+    let other = [8; 16];
     let a = Budget::for_device(uuid, 1000);
     let b = Budget::for_device(uuid, 2000);
     let elsewhere = Budget::for_device(other, 5000);
@@ -242,10 +247,8 @@ fn the_resource_inside_comes_out_once_nothing_is_retired() {
     let whole = Budget::new(1000);
     let backend = Arc::new(Backend::new().keeping(true));
     let budget = BudgetLayer::on(&whole).layer(Arc::clone(&backend));
-    let (block, kept) = (
-        budget.allocate(600, backend.stream(), TAG).unwrap(),
-        budget.allocate(100, backend.stream(), TAG).unwrap(),
-    );
+    let block = budget.allocate(600, backend.stream(), TAG).unwrap();
+    let kept = budget.allocate(100, backend.stream(), TAG).unwrap();
     budget.deallocate(block).unwrap();
     let budget = budget.into_upstream().expect_err("600 bytes are retired");
     assert_eq!((whole.reserved_bytes(), whole.pending_bytes()), (700, 600));
@@ -264,7 +267,8 @@ fn the_resource_inside_comes_out_once_nothing_is_retired() {
 #[test]
 fn a_limit_that_was_set_is_not_raised_by_a_later_budget_of_the_device() {
     let budget = Budget::for_device([9; 16], 1000);
-    let (is_over, mut undone) = (AtomicBool::new(false), 0);
+    let is_over = AtomicBool::new(false);
+    let mut undone = 0;
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(SeqCst) {
@@ -305,7 +309,8 @@ fn the_bytes_of_blocks_that_were_retired_before_the_budget_and_freed_are_not_cha
 #[test]
 fn a_resource_below_two_budgets_of_one_account_is_dropped_with_the_last_handle_to_it() {
     let backend = Arc::new(Backend::new().keeping(false));
-    let (stream, lives) = (backend.stream(), Arc::downgrade(&backend));
+    let stream = backend.stream();
+    let lives = Arc::downgrade(&backend);
     let whole = Budget::new(1000);
     let part = whole.sub_budget(TAG, 1000);
     let resource = BudgetLayer::on(&part).layer(BudgetLayer::on(&whole).layer(backend));
@@ -325,7 +330,8 @@ fn a_resource_below_two_budgets_is_dropped_in_whatever_order_they_and_their_hand
     for is_nested in [false, true] {
         for order in (0..24).map(permutation) {
             let backend = Arc::new(Backend::new().keeping(false));
-            let (stream, lives) = (backend.stream(), Arc::downgrade(&backend));
+            let stream = backend.stream();
+            let lives = Arc::downgrade(&backend);
             let whole = Budget::new(4000);
             let part = whole.sub_budget(TAG, 2000);
             let one = Arc::new(BudgetLayer::on(&whole).layer(Arc::clone(&backend)));

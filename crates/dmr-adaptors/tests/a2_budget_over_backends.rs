@@ -20,7 +20,8 @@ fn a_block_that_another_stream_uses_is_charged_until_that_is_done() {
     let rig = Rig::new();
     let backend = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
     let budget = BudgetLayer::new(4 * MIB as u64).layer(backend);
-    let (home, user) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let user = rig.stream();
     for _ in 0..3 {
         let block = budget.allocate(3 * MIB, home.id(), TAG).unwrap();
         rig.delay(user.id());
@@ -66,7 +67,8 @@ fn the_devices_own_pages_are_bounded_with_its_blocks() {
     let stream = rig.stream();
     let pages = budget.virtual_memory().unwrap();
     let range = pages.reserve(1 << 30).unwrap();
-    let (base, page) = (range.base(), pages.granularity());
+    let base = range.base();
+    let page = pages.granularity();
     let memory = pages.create(2 * page, TAG).unwrap();
     pages.map(&memory, base).unwrap();
     let block = budget.allocate(3 * MIB, stream.id(), TAG).unwrap();

@@ -139,7 +139,8 @@ fn what_another_tenant_retired_makes_room_when_it_is_freed() {
     for same in [true, false] {
         let first = Arc::new(Backend::new().keeping(true));
         let second = if same { Arc::clone(&first) } else { Arc::new(Backend::new()) };
-        let (a, b) = (tenant("a").layer(Arc::clone(&first)), tenant("b").layer(second));
+        let a = tenant("a").layer(Arc::clone(&first));
+        let b = tenant("b").layer(second);
         let block = a.allocate(600, first.stream(), TAG).unwrap();
         a.deallocate(block).unwrap();
         let block = b.allocate(900, first.stream(), TAG).unwrap();
@@ -216,7 +217,8 @@ fn a_thread_that_is_being_torn_down_can_free_and_allocate() {
         static HELD: OnceLock<Held> = const { OnceLock::new() };
     }
     let whole = Budget::new(1000);
-    let (layer, backend) = (BudgetLayer::on(&whole), Arc::new(Backend::new()));
+    let layer = BudgetLayer::on(&whole);
+    let backend = Arc::new(Backend::new());
     let thread = std::thread::spawn(move || {
         // Registered before the thread has a number, so dropped after that is gone.
         HELD.with(|held| {

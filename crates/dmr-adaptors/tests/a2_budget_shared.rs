@@ -168,7 +168,8 @@ fn a_process_has_one_budget_for_each_configuration_and_one_limit_for_each_gpu() 
 
 #[test]
 fn a_budget_that_waits_for_its_account_does_not_delay_a_budget_of_another_one() {
-    let (one, other) = (directory(), directory());
+    let one = directory();
+    let other = directory();
     let in_one = |patience| config(one.path()).with_lock_timeout(patience);
     let _member = SharedLimit::join(&config(one.path())).unwrap();
     let account = std::fs::read_dir(one.path()).unwrap().next().unwrap().unwrap();
@@ -227,7 +228,8 @@ fn blocks_that_are_retired_when_the_budget_and_its_resource_are_dropped_are_rele
     let directory = directory();
     let neighbour = SharedLimit::join(&config(directory.path())).unwrap();
     let backend = Arc::new(Backend::new().keeping(true));
-    let (stream, lives) = (backend.stream(), Arc::downgrade(&backend));
+    let stream = backend.stream();
+    let lives = Arc::downgrade(&backend);
     let budget = Budget::shared(&config(directory.path())).unwrap();
     let resource = BudgetLayer::on(&budget).layer(backend);
     let block = resource.allocate(600, stream, TAG).unwrap();
@@ -243,7 +245,8 @@ fn a_part_is_refused_by_the_limit_as_the_whole_is_and_leaves_nothing_charged() {
     let whole = Budget::shared(&config(directory.path())).unwrap();
     let neighbour = SharedLimit::join(&config(directory.path())).unwrap();
     let part = whole.sub_budget(TAG, 900);
-    let (backend, layer) = (Arc::new(Backend::new()), BudgetLayer::on(&part));
+    let backend = Arc::new(Backend::new());
+    let layer = BudgetLayer::on(&part);
     let resource = layer.layer(Arc::clone(&backend));
     let block = resource.allocate(200, backend.stream(), TAG).unwrap();
     neighbour.charge(600, Largest::default()).unwrap();

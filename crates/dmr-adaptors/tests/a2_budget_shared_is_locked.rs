@@ -50,7 +50,8 @@ fn time(call: impl FnOnce()) -> Duration {
 #[test]
 fn an_allocation_waits_for_the_lock_timeout_once() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-    let (budget, backend) = (budget(directory.path()), Arc::new(Backend::new()));
+    let budget = budget(directory.path());
+    let backend = Arc::new(Backend::new());
     let resource = BudgetLayer::on(&budget).layer(Arc::clone(&backend));
     let _locked = locked(directory.path());
     let waited = time(|| drop(resource.allocate(10, backend.stream(), TAG).unwrap_err()));
@@ -69,7 +70,8 @@ fn a_reservation_with_a_longer_timeout_waits_for_the_lock_timeout_once() {
 #[test]
 fn a_release_does_not_wait_for_the_charges_of_other_threads() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-    let (budget, backend) = (budget(directory.path()), Arc::new(Backend::new()));
+    let budget = budget(directory.path());
+    let backend = Arc::new(Backend::new());
     let resource = BudgetLayer::on(&budget).layer(Arc::clone(&backend));
     let block = resource.allocate(10, backend.stream(), TAG).unwrap();
     let _locked = locked(directory.path());
@@ -177,7 +179,9 @@ fn a_charge_that_the_account_refuses_in_the_end_makes_no_other_request_fail() {
     let neighbour = SharedLimit::join(&config).unwrap();
     neighbour.charge(700, Largest::default()).unwrap();
     // After the third attempt, which is the last.
-    let (polls_before, call, left) = (5, Mutex::default(), AtomicI64::new(0));
+    let polls_before = 5;
+    let call = Mutex::default();
+    let left = AtomicI64::new(0);
     let upstream = Arc::new(AtQuery { backend: Backend::new().keeping(false), call, left });
     let stream = upstream.backend.stream();
     let part = budget.sub_budget(TAG, 310);

@@ -36,7 +36,8 @@ fn until(mut is_so: impl FnMut() -> bool) {
 
 #[test]
 fn what_is_unused_of_a_reservation_is_held_by_name() {
-    let (whole, backend) = (Budget::new(1000), Arc::new(Backend::new()));
+    let whole = Budget::new(1000);
+    let backend = Arc::new(Backend::new());
     let reserved = whole.reserve(600, SOON).unwrap();
     let layered = on(&reserved, &backend);
     let holder = |tag, bytes, blocks| Holder { tag: AllocTag::new(tag), bytes, blocks };
@@ -51,9 +52,11 @@ fn what_is_unused_of_a_reservation_is_held_by_name() {
 
 #[test]
 fn a_share_is_bounded_by_itself_and_by_the_whole() {
-    let (whole, backend) = (Budget::new(1000), Arc::new(Backend::new()));
+    let whole = Budget::new(1000);
+    let backend = Arc::new(Backend::new());
     let [a, b] = ["a", "b"].map(|name| whole.sub_budget(AllocTag::new(name), 700));
-    let (on_a, on_b) = (on(&a, &backend), on(&b, &backend));
+    let on_a = on(&a, &backend);
+    let on_b = on(&b, &backend);
     let stream = backend.stream();
     let first = on_a.allocate(600, stream, TAG).unwrap();
     let full = on_a.allocate(101, stream, TAG).unwrap_err();
@@ -76,9 +79,12 @@ fn a_share_is_bounded_by_itself_and_by_the_whole() {
 
 #[test]
 fn refusals_of_a_full_share_change_nothing_in_the_others() {
-    let (whole, backend) = (Budget::new(1 << 30), Arc::new(Backend::new()));
-    let (a, b) = (whole.sub_budget(TAG, 100), whole.sub_budget(TAG, 1 << 30));
-    let (on_a, on_b) = (on(&a, &backend), on(&b, &backend));
+    let whole = Budget::new(1 << 30);
+    let backend = Arc::new(Backend::new());
+    let a = whole.sub_budget(TAG, 100);
+    let b = whole.sub_budget(TAG, 1 << 30);
+    let on_a = on(&a, &backend);
+    let on_b = on(&b, &backend);
     let held = on_a.allocate(100, backend.stream(), TAG).unwrap();
     let block = on_b.allocate(1, backend.stream(), TAG).unwrap();
     for _ in 0..10 {
@@ -91,11 +97,13 @@ fn refusals_of_a_full_share_change_nothing_in_the_others() {
 
 #[test]
 fn what_is_reserved_is_there_whatever_others_do() {
-    let (whole, backend) = (Budget::new(1000), Arc::new(Backend::new()));
+    let whole = Budget::new(1000);
+    let backend = Arc::new(Backend::new());
     let reserved = whole.reserve(600, Duration::ZERO).unwrap();
     assert_eq!((whole.reserved_bytes(), whole.remaining()), (600, 400));
     assert_eq!((reserved.limit(), reserved.reserved_bytes(), reserved.remaining()), (600, 0, 600));
-    let (query, others) = (on(&reserved, &backend), on(&whole, &backend));
+    let query = on(&reserved, &backend);
+    let others = on(&whole, &backend);
     let stream = backend.stream();
     let block = others.allocate(400, stream, TAG).unwrap();
     let error = others.allocate(1, stream, TAG).unwrap_err();
@@ -110,7 +118,8 @@ fn what_is_reserved_is_there_whatever_others_do() {
 
 #[test]
 fn what_is_reserved_is_there_also_after_the_limit_of_the_whole_was_lowered() {
-    let (whole, backend) = (Budget::new(1000), Arc::new(Backend::new()));
+    let whole = Budget::new(1000);
+    let backend = Arc::new(Backend::new());
     let reserved = whole.reserve(600, Duration::ZERO).unwrap();
     whole.set_limit(500);
     assert_eq!((whole.remaining(), reserved.remaining()), (0, 600));
@@ -124,7 +133,8 @@ fn what_is_reserved_is_there_also_after_the_limit_of_the_whole_was_lowered() {
 
 #[test]
 fn dropping_a_reservation_returns_what_is_unused_now_and_the_rest_as_it_is_freed() {
-    let (whole, backend) = (Budget::new(1000), Arc::new(Backend::new()));
+    let whole = Budget::new(1000);
+    let backend = Arc::new(Backend::new());
     let reserved = whole.reserve(600, Duration::ZERO).unwrap();
     let query = on(&reserved, &backend);
     let block = query.allocate(200, backend.stream(), TAG).unwrap();
@@ -138,7 +148,8 @@ fn dropping_a_reservation_returns_what_is_unused_now_and_the_rest_as_it_is_freed
 
 #[test]
 fn a_reservation_waits_until_it_fits_as_a_whole_or_the_timeout() {
-    let (whole, backend) = (Budget::new(1000), Arc::new(Backend::new()));
+    let whole = Budget::new(1000);
+    let backend = Arc::new(Backend::new());
     let others = on(&whole, &backend);
     let held = [0, 1].map(|_| others.allocate(400, backend.stream(), TAG).unwrap());
     let start = Instant::now();
@@ -165,7 +176,8 @@ fn a_reservation_waits_until_it_fits_as_a_whole_or_the_timeout() {
 
 #[test]
 fn a_waiting_reservation_reaps_the_resources() {
-    let (whole, backend) = (Budget::new(1000), Arc::new(Backend::new().keeping(true)));
+    let whole = Budget::new(1000);
+    let backend = Arc::new(Backend::new().keeping(true));
     backend.reap_early(false);
     let others = on(&whole, &backend);
     let block = others.allocate(800, backend.stream(), TAG).unwrap();
@@ -183,7 +195,8 @@ fn a_waiting_reservation_reaps_the_resources() {
 
 #[test]
 fn reservations_are_served_in_the_order_in_which_they_came() {
-    let (whole, backend) = (Budget::new(1000), Arc::new(Backend::new()));
+    let whole = Budget::new(1000);
+    let backend = Arc::new(Backend::new());
     let others = on(&whole, &backend);
     let small = whole.sub_budget(AllocTag::new("small"), 100);
     let held = others.allocate(700, backend.stream(), TAG).unwrap();
@@ -220,7 +233,8 @@ fn reservations_are_served_in_the_order_in_which_they_came() {
 #[test]
 fn many_queries_that_reserve_first_never_stop_half_way() {
     // Each needs six tenths of the budget, in ten steps.
-    let (whole, backend) = (Budget::new(1000), Arc::new(Backend::new().bounded(1000).retiring(3)));
+    let whole = Budget::new(1000);
+    let backend = Arc::new(Backend::new().bounded(1000).retiring(3));
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
@@ -257,7 +271,8 @@ fn a_reservation_within_a_reservation_does_not_wait_for_one_that_needs_other_roo
 
 #[test]
 fn the_limit_of_a_reservation_can_be_lowered_and_is_never_more_than_its_bytes() {
-    let (whole, backend) = (Budget::new(1000), Arc::new(Backend::new()));
+    let whole = Budget::new(1000);
+    let backend = Arc::new(Backend::new());
     let reserved = whole.reserve(600, Duration::ZERO).unwrap();
     reserved.set_limit(800);
     assert_eq!((reserved.limit(), reserved.remaining(), whole.remaining()), (600, 600, 400));

@@ -58,7 +58,9 @@ fn no_deallocation_sweeps_for_all_threads() {
         let most = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
-                let (guard, most, home) = (&guard, &most, rig.stream());
+                let guard = &guard;
+                let most = &most;
+                let home = rig.stream();
                 scope.spawn(move || {
                     for _ in 0..500 {
                         let block = guard.allocate(1000, home.id(), TAG).unwrap();

@@ -70,7 +70,8 @@ impl Program<'_> {
 
     fn use_one(&mut self) {
         let index = self.numbers.below(self.held.len());
-        let (block, stream) = (&self.held[index], self.streams[self.numbers.below(STREAMS)]);
+        let block = &self.held[index];
+        let stream = self.streams[self.numbers.below(STREAMS)];
         self.overwrite(block, stream);
     }
 
@@ -84,7 +85,8 @@ impl Program<'_> {
 
     /// Submits the work after the block was deallocated, which an open window allows.
     fn deallocate_inside_a_window(&mut self) {
-        let (block, stream) = (self.pick(), self.streams[self.numbers.below(STREAMS)]);
+        let block = self.pick();
+        let stream = self.streams[self.numbers.below(STREAMS)];
         let late = a3::Memory::of(&block).again();
         let token = self.guard.prepare_block_use(block.id(), stream, Access::Write).unwrap();
         deallocate(self.guard, block);
@@ -117,7 +119,9 @@ fn play(backend: Backend, checks: GuardChecks, operations: usize) {
     std::thread::scope(|scope| {
         for (seed, &home) in streams.iter().enumerate() {
             let numbers = Numbers(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed as u64 + 1));
-            let (rig, guard, held) = (&rig, &guard, Vec::new());
+            let rig = &rig;
+            let guard = &guard;
+            let held = Vec::new();
             let program = Program { rig, guard, streams, home, numbers, held };
             scope.spawn(move || program.run(operations / STREAMS));
         }

@@ -204,7 +204,8 @@ fn each_thread_gets_the_finding_of_its_own_block_whatever_thread_reads_the_resul
     let leases: [_; THREADS] = std::array::from_fn(|_| rig.stream());
     std::thread::scope(|scope| {
         for (nth, home) in leases.iter().enumerate() {
-            let (rig, guard) = (&rig, &guard);
+            let rig = &rig;
+            let guard = &guard;
             scope.spawn(move || {
                 for round in 0..300 {
                     let block = guard.allocate(100, home.id(), TAG).unwrap();
@@ -236,7 +237,8 @@ fn each_thread_gets_the_finding_of_its_own_block_whatever_thread_reads_the_resul
 fn a_collection_between_the_two_checks_of_a_block_loses_no_finding() {
     let rig = Rig::new();
     let home = rig.stream();
-    let (other, checks) = (Arc::new(Mutex::new(None::<Guard>)), AtomicUsize::new(0));
+    let other = Arc::new(Mutex::new(None::<Guard>));
+    let checks = AtomicUsize::new(0);
     let collects = Arc::clone(&other);
     // As another thread: a guard of the same layer reads all verdicts back before the second check.
     let ops = Hooked::new(&rig, move |moment| {

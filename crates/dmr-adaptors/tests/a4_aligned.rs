@@ -75,7 +75,8 @@ fn an_alignment_is_a_power_of_two_and_at_least_256() {
 #[test]
 fn sizes_that_overflow_with_the_padding_are_refused() {
     let harness = harness(to(1 << 20));
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, _] = harness.streams();
     for bytes in [usize::MAX, usize::MAX - (1 << 20) + 257] {
         let error = resource.allocate(bytes, x, TAG).unwrap_err();
         let is_overflow = matches!(
@@ -99,7 +100,8 @@ proptest! {
     ) {
         let alignment = 1_usize << shift;
         let harness = harness(to(alignment).with_threshold(threshold));
-        let (resource, [x, _]) = (harness.outermost(), harness.streams());
+        let resource = harness.outermost();
+        let [x, _] = harness.streams();
         let mut blocks: Vec<DeviceBlock> = Vec::new();
         for (byte, bytes) in (1_u8..).zip(sizes) {
             let block = resource.allocate(bytes, x, TAG).unwrap();
@@ -131,7 +133,8 @@ proptest! {
 #[test]
 fn the_upstream_resource_counts_the_padding_and_small_blocks_have_none() {
     let harness = harness(to(4096).with_threshold(1000));
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, _] = harness.streams();
     let small = resource.allocate(999, x, TAG).unwrap();
     assert_eq!(harness.fake().usage().live, 999);
     let large = resource.allocate(1000, x, TAG).unwrap();
@@ -153,7 +156,8 @@ fn a_block_that_the_upstream_resource_refuses_to_free_can_be_used_and_freed_late
         // After another block, so that the address is not aligned by chance.
         let other = resource.allocate(300, x, TAG).unwrap();
         let mut block = resource.allocate(1001, x, TAG).unwrap();
-        let (id, before) = (block.id(), resource.usage());
+        let id = block.id();
+        let before = resource.usage();
         for _ in 0..2 {
             resource.upstream().fail("deallocate", wrong.clone());
             let refusal = resource.deallocate(block).unwrap_err();
@@ -195,7 +199,8 @@ fn a_block_of_another_adaptor_on_the_same_resource_is_returned_with_an_error() {
 fn a_part_of_an_aligned_block_is_refused_and_the_block_can_be_freed() {
     for threshold in [0, 100_000] {
         let harness = harness(to(4096).with_threshold(threshold));
-        let (resource, [x, _]) = (harness.outermost(), harness.streams());
+        let resource = harness.outermost();
+        let [x, _] = harness.streams();
         let block = resource.allocate(2048, x, TAG).unwrap();
         let (part, whole) = block.narrow(512, 1024).unwrap();
         let mut refusal = resource.deallocate(part).unwrap_err();

@@ -96,7 +96,8 @@ fn a_stack_describes_itself_in_one_line() {
 #[test]
 fn freed_memory_is_reaped_before_a_callback_is_called() {
     let harness = FakeHarness::new(false);
-    let ([x, y], called) = (harness.streams(), Arc::new(AtomicU32::new(0)));
+    let [x, y] = harness.streams();
+    let called = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&called);
     let layer = FailureCallbackLayer::new().with_callback(move |_| {
         count.fetch_add(1, Ordering::Relaxed);
@@ -133,7 +134,8 @@ fn without_waiting_work_in_flight_is_left_alone() {
 #[test]
 fn reaping_comes_first_then_waiting_then_the_callbacks() {
     let harness = FakeHarness::new(false);
-    let (streams, called) = (harness.streams(), Arc::new(Mutex::new(Vec::new())));
+    let streams = harness.streams();
+    let called = Arc::new(Mutex::new(Vec::new()));
     let writes = |name: &'static str, retries: u32| {
         let called = Arc::clone(&called);
         move |failure: &dmr_adaptors::callbacks::AllocationFailure<'_>| {
@@ -182,7 +184,8 @@ fn reaping_comes_first_then_waiting_then_the_callbacks() {
 #[test]
 fn other_errors_are_returned_at_once() {
     let harness = FakeHarness::new(false);
-    let (stream, called) = (harness.streams()[0], Arc::new(AtomicU32::new(0)));
+    let stream = harness.streams()[0];
+    let called = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&called);
     let layer = FailureCallbackLayer::new().with_callback(move |_| {
         count.fetch_add(1, Ordering::Relaxed);
@@ -215,12 +218,14 @@ fn reaping_that_fails_does_not_stop_the_rescue() {
 #[test]
 fn a_callback_may_free_allocate_and_reap_through_the_stack_it_is_in() {
     let spill = Arc::new(Spill::default());
-    let (uses, depth) = (Arc::clone(&spill), Arc::new(AtomicUsize::new(0)));
+    let uses = Arc::clone(&spill);
+    let depth = Arc::new(AtomicUsize::new(0));
     let deepest = Arc::clone(&depth);
     let harness = harness(FailureCallbackLayer::new().with_callback(move |failure| {
         let now = deepest.fetch_add(1, Ordering::Relaxed);
         assert_eq!(now, 0, "a callback is not called inside itself");
-        let (resource, stream) = (uses.resource(), failure.stream);
+        let resource = uses.resource();
+        let stream = failure.stream;
         // An allocation inside the callback fails without a call of the callback.
         let error = resource.allocate(failure.bytes, stream, failure.tag).unwrap_err();
         assert!(is_out_of_memory(&error));
@@ -230,7 +235,8 @@ fn a_callback_may_free_allocate_and_reap_through_the_stack_it_is_in() {
         deepest.fetch_sub(1, Ordering::Relaxed);
         response
     }));
-    let ([x, y], stack) = (harness.streams(), spill.on(&harness));
+    let [x, y] = harness.streams();
+    let stack = spill.on(&harness);
     for _ in 0..4 {
         spill.keep(stack.allocate(ALL / 4, x, TAG).unwrap());
     }
@@ -248,7 +254,8 @@ fn a_callback_that_panics_declines_and_is_called_again_for_the_next_allocation()
     let uses = Arc::clone(&spill);
     let panics = FailureCallbackLayer::new().with_callback(|_| panic!("a callback that panics"));
     let harness = harness(panics.with_callback(move |_| uses.one()));
-    let ([x, _], stack) = (harness.streams(), spill.on(&harness));
+    let [x, _] = harness.streams();
+    let stack = spill.on(&harness);
     for round in 1..=3 {
         spill.keep(stack.allocate(ALL, x, TAG).unwrap());
         let block = stack.allocate(ALL, x, TAG).unwrap();
@@ -274,7 +281,8 @@ fn a_callback_declines_if_dropping_its_panic_payload_panics() {
     }
     let panics = FailureCallbackLayer::new();
     let harness = harness(panics.with_callback(|_| std::panic::panic_any(PanicsOnDrop)));
-    let ([x, _], stack) = (harness.streams(), harness.outermost());
+    let [x, _] = harness.streams();
+    let stack = harness.outermost();
     let block = stack.allocate(ALL, x, TAG).unwrap();
     assert!(is_out_of_memory(&stack.allocate(1, x, TAG).unwrap_err()));
     assert_eq!(stack.callback_panics(), 1);
@@ -293,7 +301,8 @@ fn two_resources_on_one_thread_each_call_their_own_callbacks() {
     };
     let harness =
         FakeHarness::wrapped(true, |fake, _| writes("outer").layer(writes("inner").layer(fake)));
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, _] = harness.streams();
     let block = resource.allocate(ALL, x, TAG).unwrap();
     resource.allocate(1, x, TAG).unwrap_err();
     // The outer resource retries after reaping, so the inner one calls its callback again.
@@ -304,7 +313,8 @@ fn two_resources_on_one_thread_each_call_their_own_callbacks() {
     called.lock().unwrap().clear();
     let layer = writes("cloned");
     let harness = FakeHarness::wrapped(true, |fake, _| layer.clone().layer(layer.layer(fake)));
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, _] = harness.streams();
     let block = resource.allocate(ALL, x, TAG).unwrap();
     resource.allocate(1, x, TAG).unwrap_err();
     assert_eq!(*called.lock().unwrap(), ["cloned"; 3]);
@@ -321,11 +331,14 @@ fn many_threads_spill_at_once_and_nothing_is_lost() {
         // Another thread may have allocated the memory that the callback freed.
         if failure.calls > 10_000 { Response::Decline } else { uses.one() }
     }));
-    let (streams, stack) = (harness.streams(), spill.on(&harness));
+    let streams = harness.streams();
+    let stack = spill.on(&harness);
     let done = AtomicU32::new(0);
     std::thread::scope(|scope| {
         for i in 0..THREADS {
-            let (stack, spill, done) = (&stack, &spill, &done);
+            let stack = &stack;
+            let spill = &spill;
+            let done = &done;
             scope.spawn(move || {
                 for round in 0..200 {
                     match stack.allocate(PART, streams[(i + round) % 2], TAG) {

@@ -212,7 +212,8 @@ impl User<'_> {
             }
             Call::Use { block, stream } => {
                 let Some(at) = at(block) else { return };
-                let (id, stream) = (self.held[at].id(), self.harness.streams()[stream]);
+                let id = self.held[at].id();
+                let stream = self.harness.streams()[stream];
                 let uses = [BlockUse::new(id, Access::ReadWrite)];
                 if let Ok(tokens) = self.resource().prepare_uses(&uses, stream) {
                     self.harness.fill(stream, &self.held[at], 0x5a).expect("a fill");

@@ -51,7 +51,8 @@ fn a_stack_describes_itself_in_one_line() {
 #[test]
 fn a_block_counts_with_its_requested_bytes_until_it_is_freed() {
     let harness = FakeHarness::wrapped(true, |fake, _| counted(fake));
-    let (resource, [x, y]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, y] = harness.streams();
     let first = resource.allocate(1000, x, A).unwrap();
     let second = resource.allocate(300, y, B).unwrap();
     resource.deallocate(first).unwrap();
@@ -92,7 +93,8 @@ fn a_block_counts_with_its_requested_bytes_until_it_is_freed() {
 #[test]
 fn a_block_whose_free_is_refused_is_still_counted() {
     let harness = FakeHarness::wrapped(true, |fake, _| counted(fake));
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, _] = harness.streams();
     let stranger = FakeHarness::new(true);
     let foreign = stranger.resource().allocate(77, stranger.streams()[0], A).unwrap();
     let refused = resource.deallocate(foreign).unwrap_err();
@@ -106,7 +108,8 @@ fn a_block_whose_free_is_refused_is_still_counted() {
 #[test]
 fn tags_with_one_name_are_one_tag_and_names_that_share_an_address_are_not() {
     let harness = FakeHarness::wrapped(true, |fake, _| counted(fake));
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, _] = harness.streams();
     let long: &'static str = "statistics::hash-table";
     let short = &long[..16];
     assert_eq!(short.as_ptr(), long.as_ptr());
@@ -166,7 +169,8 @@ fn a_block_that_is_freed_by_a_thread_local_destructor_is_counted() {
                 let block = resource.allocate(bytes, x, A).unwrap();
                 Keeps(resource.clone(), Some(block))
             };
-            let (one, other) = (keeps(10), keeps(20));
+            let one = keeps(10);
+            let other = keeps(20);
             LAST.with(|last| *last.borrow_mut() = Some(other));
             FIRST.with(|first| *first.borrow_mut() = Some(one));
         })
@@ -234,9 +238,11 @@ proptest! {
         steps in prop::collection::vec(step(), 1..120),
     ) {
         let harness = FakeHarness::wrapped(true, |fake, _| counted(fake));
-        let (resource, streams) = (harness.outermost(), harness.streams());
+        let resource = harness.outermost();
+        let streams = harness.streams();
         let tags = [A, B, AllocTag::UNTAGGED];
-        let (mut model, mut blocks) = (Model::default(), Vec::<DeviceBlock>::new());
+        let mut model = Model::default();
+        let mut blocks = Vec::<DeviceBlock>::new();
         for step in steps {
             match step {
                 Step::Allocate { bytes, tag, stream } => {

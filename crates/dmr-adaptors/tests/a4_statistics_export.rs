@@ -86,7 +86,8 @@ impl Recorder for Kept {
 #[test]
 fn an_export_publishes_every_number_once_with_its_labels() {
     let harness = FakeHarness::wrapped(true, |fake, _| StatisticsLayer::new().layer(fake));
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, _] = harness.streams();
     let keys = resource.allocate(1000, x, AllocTag::new("keys")).unwrap();
     let plain = resource.allocate(24, x, AllocTag::UNTAGGED).unwrap();
     resource.deallocate(keys).unwrap();

@@ -16,12 +16,14 @@ use dmr_testkit::fake::FakeHarness;
 #[test]
 fn a_forked_child_counts_nothing_and_does_not_hang() {
     let harness = FakeHarness::wrapped(true, |fake, _| StatisticsLayer::new().layer(fake));
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, _] = harness.streams();
     // A snapshot of many tags holds the lock for long, so that most forks find it locked.
     for n in 0..2000 {
         resource.allocate(0, x, AllocTag::intern(&format!("tag {n}"))).unwrap_err();
     }
-    let (scope, is_done) = (resource.push(AllocTag::new("scope")), AtomicBool::new(false));
+    let scope = resource.push(AllocTag::new("scope"));
+    let is_done = AtomicBool::new(false);
     std::thread::scope(|threads| {
         threads.spawn(|| {
             while !is_done.load(Ordering::Relaxed) {

@@ -22,7 +22,8 @@ fn counter(current: i64, peak: u64, total: u64) -> ScopeCounter {
 #[test]
 fn a_scope_counts_from_its_push_to_its_pop() {
     let harness = harness();
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, _] = harness.streams();
     let before = resource.allocate(1000, x, TAG).unwrap();
     let scope = resource.push(AllocTag::new("query 1"));
     let inside = resource.allocate(10, x, TAG).unwrap();
@@ -39,7 +40,8 @@ fn a_scope_counts_from_its_push_to_its_pop() {
 #[test]
 fn a_scope_counts_what_the_scopes_inside_it_count() {
     let harness = harness();
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, _] = harness.streams();
     let outer = resource.push(AllocTag::new("outer"));
     let first = resource.allocate(100, x, TAG).unwrap();
     let inner = resource.push(AllocTag::new("inner"));
@@ -58,7 +60,8 @@ fn a_scope_counts_what_the_scopes_inside_it_count() {
 #[test]
 fn a_dropped_scope_is_popped_and_a_popped_scope_ends_those_inside_it() {
     let harness = harness();
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, _] = harness.streams();
     let outer = resource.push(AllocTag::new("outer"));
     drop(resource.push(AllocTag::new("dropped")));
     let inner = resource.push(AllocTag::new("inner"));
@@ -77,8 +80,10 @@ fn a_dropped_scope_is_popped_and_a_popped_scope_ends_those_inside_it() {
 
 #[test]
 fn a_scope_is_of_one_thread_and_of_one_resource() {
-    let (harness, other) = (harness(), harness());
-    let (resource, [x, y]) = (harness.outermost(), harness.streams());
+    let other = harness();
+    let harness = harness();
+    let resource = harness.outermost();
+    let [x, y] = harness.streams();
     let scope = resource.push(AllocTag::new("mine"));
     std::thread::scope(|threads| {
         threads.spawn(|| {

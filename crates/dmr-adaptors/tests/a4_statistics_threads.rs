@@ -52,7 +52,8 @@ fn run_mixed(resource: &Counted, streams: [StreamId; 2]) -> Sums {
                 for _ in 0..600 {
                     match random.below(8) {
                         0..3 => {
-                            let (stream, tag) = (streams[random.below(2)], TAGS[random.below(3)]);
+                            let stream = streams[random.below(2)];
+                            let tag = TAGS[random.below(3)];
                             let bytes = 1 + random.below(3000);
                             let block = resource.allocate(bytes, stream, tag).unwrap();
                             done.allocated += bytes as u64;
@@ -142,19 +143,23 @@ fn sums_are_exact_when_no_call_is_in_progress_also_of_blocks_freed_on_other_thre
 #[test]
 fn a_snapshot_is_of_one_instant_while_threads_allocate() {
     let harness = harness();
-    let (resource, streams) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let streams = harness.streams();
     // Tags make snapshots long, so that most calls are made during one.
     for n in 0..500 {
         resource.allocate(0, streams[0], AllocTag::intern(&format!("tag {n}"))).unwrap_err();
     }
-    let (threads, calls, each) = (4, 1000, 4000_u64);
+    let threads = 4;
+    let calls = 1000;
+    let each = 4000_u64;
     let at_work = AtomicU64::new(threads);
     std::thread::scope(|scope| {
         for i in 0..threads as usize {
             let at_work = &at_work;
             scope.spawn(move || {
                 for _ in 0..calls {
-                    let (stream, tag) = (streams[i % 2], TAGS[i % 3]);
+                    let stream = streams[i % 2];
+                    let tag = TAGS[i % 3];
                     let block = resource.allocate(each as usize, stream, tag).unwrap();
                     resource.deallocate(block).unwrap();
                     resource.try_reap().unwrap();
@@ -162,11 +167,13 @@ fn a_snapshot_is_of_one_instant_while_threads_allocate() {
                 at_work.fetch_sub(1, Ordering::Release);
             });
         }
-        let (mut peak, mut total) = (0, 0);
+        let mut peak = 0;
+        let mut total = 0;
         while at_work.load(Ordering::Acquire) > 0 {
             let now = resource.snapshot();
             assert!(now.bytes.total >= total && now.bytes.peak >= peak, "{:?}", now.bytes);
-            (peak, total) = (now.bytes.peak, now.bytes.total);
+            peak = now.bytes.peak;
+            total = now.bytes.total;
             assert!(now.bytes.current <= peak && peak <= threads * each, "{:?}", now.bytes);
             assert_eq!(now.allocations.total - now.frees, now.allocations.current);
             let tags = now.by_tag.iter().map(|t| [t.bytes.current, t.bytes.total, t.frees]);
@@ -239,12 +246,18 @@ impl Shadow {
 /// until before `deallocate`: every true peak is between theirs. With a lock around each call they are equal.
 fn peaks_of_a_random_program(seed: u64, one_call_at_a_time: bool) -> [Peaks; 3] {
     let harness = harness();
-    let (resource, streams) = (harness.outermost(), harness.streams());
-    let (least, most) = (Shadow::default(), Shadow::default());
-    let (turn, barrier) = (Mutex::new(()), Barrier::new(THREADS));
+    let resource = harness.outermost();
+    let streams = harness.streams();
+    let least = Shadow::default();
+    let most = Shadow::default();
+    let turn = Mutex::new(());
+    let barrier = Barrier::new(THREADS);
     std::thread::scope(|scope| {
         for i in 0..THREADS {
-            let (least, most, turn, barrier) = (&least, &most, &turn, &barrier);
+            let least = &least;
+            let most = &most;
+            let turn = &turn;
+            let barrier = &barrier;
             scope.spawn(move || {
                 let mut random = Random(SplitMix64::new(seed * 64 + i as u64));
                 let mut held: Vec<(DeviceBlock, usize, usize)> = Vec::new();
@@ -261,7 +274,8 @@ fn peaks_of_a_random_program(seed: u64, one_call_at_a_time: bool) -> [Peaks; 3] 
                     // All threads grow for a while, then all shrink.
                     let grows = (random.below(3) == 0) != ((step / 50) % 2 == 0);
                     if grows && held.len() < 24 || held.is_empty() {
-                        let (tag, stream) = (random.below(3), random.below(2));
+                        let tag = random.below(3);
+                        let stream = random.below(2);
                         let bytes = 1 + random.below(5000);
                         most.add(bytes as u64, tag, stream);
                         let block = resource.allocate(bytes, streams[stream], TAGS[tag]).unwrap();
@@ -291,7 +305,9 @@ fn every_peak_of_eight_threads_is_between_the_bounds_of_the_calls_in_progress() 
         let [least, counted, most] = peaks_of_a_random_program(seed, false);
         for i in 0..6 {
             for unit in 0..2 {
-                let (low, peak, high) = (least[i][unit], counted[i][unit], most[i][unit]);
+                let low = least[i][unit];
+                let peak = counted[i][unit];
+                let high = most[i][unit];
                 assert!(low <= peak && peak <= high, "{seed} {i} {unit}: {low} {peak} {high}");
             }
         }
@@ -309,12 +325,14 @@ fn every_peak_of_eight_threads_is_exact_where_the_order_of_calls_is_known() {
 #[test]
 fn blocks_that_eight_threads_hold_at_once_are_the_peak() {
     let harness = harness();
-    let (resource, streams) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let streams = harness.streams();
     let barrier = Barrier::new(THREADS);
     // Each phase: the bytes of the smallest block. Thread i holds i blocks of i times as many bytes.
     let phases = [7_u64, 100, 1000, 999, 1, 1001, 500];
     let sum = |of: fn(u64) -> u64| (1..=THREADS as u64).map(of).sum::<u64>();
-    let (squares, blocks) = (sum(|i| i * i), sum(|i| i));
+    let squares = sum(|i| i * i);
+    let blocks = sum(|i| i);
     std::thread::scope(|scope| {
         for i in 1..=THREADS {
             let barrier = &barrier;
@@ -355,7 +373,8 @@ fn blocks_that_eight_threads_hold_at_once_are_the_peak() {
 #[test]
 fn peaks_that_were_reset_start_from_what_is_current() {
     let harness = harness();
-    let (resource, streams @ [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let streams @ [x, _] = harness.streams();
     let grow_and_shrink = |bytes: usize| {
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -377,7 +396,8 @@ fn peaks_that_were_reset_start_from_what_is_current() {
 #[test]
 fn threads_that_come_and_go_lose_nothing() {
     let harness = harness();
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, _] = harness.streams();
     let live = AtomicU64::new(0);
     for round in 0..200 {
         std::thread::scope(|scope| {

@@ -19,7 +19,8 @@ fn a_use_that_is_prepared_while_live_blocks_are_checked_is_not_refused() {
     for backend in TRACKING {
         let rig = Rig::simulated();
         let [home, other] = [rig.stream(), rig.stream()];
-        let (is_slow, checking) = (AtomicBool::new(true), Arc::new(Barrier::new(2)));
+        let is_slow = AtomicBool::new(true);
+        let checking = Arc::new(Barrier::new(2));
         let begins = Arc::clone(&checking);
         // Lets another thread begin its call while the first check is submitted.
         let ops = Hooked::new(&rig, move |moment| {

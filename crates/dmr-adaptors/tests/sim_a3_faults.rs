@@ -21,7 +21,8 @@ fn insist<T>(mut call: impl FnMut() -> ResourceResult<T>) -> T {
 
 /// Deallocates a block, even if a call fails or a write is found; returns the number of findings.
 fn deallocate(guard: &Guard, block: DeviceBlock) -> usize {
-    let (mut block, mut found) = (block, 0);
+    let mut block = block;
+    let mut found = 0;
     for _ in 0..3 {
         let live = guard.usage().live;
         match guard.deallocate(block) {

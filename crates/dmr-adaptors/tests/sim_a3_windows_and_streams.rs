@@ -43,7 +43,8 @@ fn the_first_use_elsewhere_waits_for_the_guards_fill_whatever_was_recorded_befor
         let [home, other] = [rig.stream(), rig.stream()];
         let inner = Arc::new(backend.make(&rig));
         let another = inner.allocate(100, home.id(), TAG).unwrap();
-        let (resource, used) = (Arc::clone(&inner), another.id());
+        let resource = Arc::clone(&inner);
+        let used = another.id();
         // As another thread does that works on the stream of the fill: it uses another block there.
         let ops = Hooked::new(&rig, move |moment| match moment {
             Moment::BeforeFill(stream) => {
@@ -77,7 +78,8 @@ fn work_of_a_window_that_is_still_open_is_no_write_after_free() {
         for stream in [&home, &other] {
             for cancelled in [false, true] {
                 let block = guard.allocate(1000, home.id(), TAG).unwrap();
-                let (late, id) = (Memory::of(&block).again(), block.id());
+                let late = Memory::of(&block).again();
+                let id = block.id();
                 let uses = [BlockUse::new(id, Access::Write)];
                 let tokens = guard.prepare_uses(&uses, stream.id()).unwrap();
                 assert_eq!(guard.deallocate(block).unwrap(), BlockState::Retired);

@@ -116,7 +116,8 @@ fn report(base: Base, adaptors: &[Adaptor]) -> Report {
             Arc::new(Tracked::new(aligned, Arc::clone(rig.streams())).expect("of the same pool"))
         }),
         Base::Async => on_a_driver(&|rig| {
-            let (streams, config) = (Arc::clone(rig.streams()), AsyncConfig::new());
+            let streams = Arc::clone(rig.streams());
+            let config = AsyncConfig::new();
             Arc::new(AsyncCudaResource::new(streams, config).expect("a pool"))
         }),
     }

@@ -22,7 +22,9 @@ const TAG: AllocTag = AllocTag::new("rows");
 const BYTES: usize = 4096;
 
 fn refused(resource: &dyn DeviceMemoryResource, part: DeviceBlock) -> DeviceBlock {
-    let (before, ptr, bytes) = (resource.usage(), part.ptr(), part.bytes());
+    let before = resource.usage();
+    let ptr = part.ptr();
+    let bytes = part.bytes();
     let mut refusal = resource.deallocate(part).unwrap_err();
     assert!(matches!(refusal.error, ResourceError::PartOfBlock { .. }), "{}", refusal.error);
     let grown = resource.try_grow(&mut refusal.block, 2 * BYTES);
@@ -37,7 +39,8 @@ fn parts_are_refused(resource: &dyn DeviceMemoryResource, rig: &Rig) {
     let home = rig.stream();
     for (offset, bytes) in [(0, 256), (256, 256), (256, BYTES - 256), (0, BYTES)] {
         let block = resource.allocate(BYTES, home.id(), TAG).unwrap();
-        let (id, depth) = (block.id(), block.part_depth());
+        let id = block.id();
+        let depth = block.part_depth();
         let (part, whole) = block.narrow(offset, bytes).unwrap();
         let part = refused(resource, part);
         let (inner, outer) = part.narrow(0, 256).unwrap();
@@ -124,7 +127,8 @@ fn a_tracked_resource_takes_the_parts_that_the_resource_inside_allocates() {
     let tracked = Tracked::new(aligned, Arc::clone(rig.streams())).unwrap();
     parts_are_refused(&tracked, &rig);
     // Also inside of a window, where the resource inside sees the block late.
-    let (home, other) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let other = rig.stream();
     let block = tracked.allocate(BYTES, home.id(), TAG).unwrap();
     assert_eq!(block.part_depth(), 1);
     let window =

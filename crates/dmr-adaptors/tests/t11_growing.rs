@@ -37,7 +37,8 @@ fn failed() -> ResourceError {
 #[test]
 fn a_budget_bounds_blocks_that_grow() {
     let harness = FakeHarness::wrapped(true, |fake, _| BudgetLayer::new(1 << 20).layer(fake));
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, _] = harness.streams();
     let budget = resource.budget();
     let mut block = resource.allocate(256 * KIB, x, TAG).unwrap();
     assert_eq!(resource.try_grow(&mut block, 2048 * KIB), Ok(false), "2 MiB of 1 MiB");
@@ -66,7 +67,8 @@ fn a_budget_gets_back_what_a_growth_did_not_take() {
     let budget = Budget::new(1 << 20);
     let harness =
         FakeHarness::wrapped(true, |fake, _| BudgetLayer::on(&budget).layer(Scripted::new(fake)));
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, _] = harness.streams();
     let mut block = resource.allocate(KIB, x, TAG).unwrap();
     let neighbour = resource.allocate(KIB, x, TAG).unwrap();
     assert_eq!(resource.try_grow(&mut block, 4 * KIB), Ok(false), "there is a block behind it");
@@ -95,7 +97,8 @@ fn a_budget_gets_back_what_a_growth_did_not_take() {
 #[test]
 fn statistics_count_the_new_bytes_and_no_allocation() {
     let harness = FakeHarness::wrapped(true, |fake, _| StatisticsLayer::new().layer(fake));
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, _] = harness.streams();
     let mut block = resource.allocate(1000, x, TAG).unwrap();
     let scope = resource.push(AllocTag::new("scope"));
     assert_eq!(resource.try_grow(&mut block, 5000), Ok(true));
@@ -109,7 +112,8 @@ fn statistics_count_the_new_bytes_and_no_allocation() {
     let all = resource.snapshot();
     assert_eq!((all.bytes.current, all.bytes.peak, all.bytes.total), (5000, 5000, 5000));
     assert_eq!((all.allocations.current, all.allocations.total), (1, 1));
-    let (of_tag, of_stream) = (&all.by_tag[0], &all.by_stream[0]);
+    let of_tag = &all.by_tag[0];
+    let of_stream = &all.by_stream[0];
     assert_eq!((of_tag.tag, of_tag.bytes.current, of_tag.allocations.total), (TAG, 5000, 1));
     assert_eq!((of_stream.bytes.current, of_stream.allocations.total), (5000, 1));
     resource.deallocate(block).unwrap();
@@ -122,7 +126,8 @@ fn the_log_has_a_row_of_each_growth_that_took_place_or_failed() {
     let sink = Arc::new(InMemorySink::new());
     let layer = LoggingLayer::new(Arc::<InMemorySink>::clone(&sink));
     let harness = FakeHarness::wrapped(true, |fake, _| layer.layer(Scripted::new(fake)));
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, _] = harness.streams();
     let mut block = resource.allocate(1000, x, TAG).unwrap();
     assert_eq!(resource.try_grow(&mut block, 500), Ok(true), "no growth");
     assert_eq!(resource.try_grow(&mut block, 5000), Ok(true));
@@ -130,7 +135,8 @@ fn the_log_has_a_row_of_each_growth_that_took_place_or_failed() {
     assert_eq!(resource.try_grow(&mut block, 9000), Ok(false), "nothing has changed");
     resource.upstream().fail("try_grow", failed());
     resource.try_grow(&mut block, 7000).unwrap_err();
-    let (ptr, generation) = (block.ptr(), block.generation().get());
+    let ptr = block.ptr();
+    let generation = block.generation().get();
     let rows: Vec<_> =
         sink.records().into_iter().filter(|row| row.action == RecordAction::Grow).collect();
     let seen: Vec<_> =
@@ -147,10 +153,12 @@ fn the_log_has_a_row_of_each_growth_that_took_place_or_failed() {
 #[test]
 fn a_log_with_growths_replays_and_rmms_format_leaves_them_out() {
     let folder = tempfile::tempdir().unwrap();
-    let (log, rmm) = (folder.path().join("log.csv"), folder.path().join("rmm.csv"));
+    let log = folder.path().join("log.csv");
+    let rmm = folder.path().join("rmm.csv");
     let layer = LoggingLayer::new(Arc::new(CsvSink::create(&log).unwrap()));
     let harness = FakeHarness::wrapped(true, |fake, _| layer.layer(fake));
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, _] = harness.streams();
     let mut block = resource.allocate(1000, x, TAG).unwrap();
     assert_eq!(resource.try_grow(&mut block, 5000), Ok(true));
     assert_eq!(resource.try_grow(&mut block, 9000), Ok(true));
@@ -185,7 +193,8 @@ fn a_block_that_does_not_grow_is_no_failure_to_a_failure_callback() {
         Response::Decline
     });
     let harness = FakeHarness::wrapped(true, |fake, _| layer.layer(fake));
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let resource = harness.outermost();
+    let [x, _] = harness.streams();
     let mut block = resource.allocate(1000, x, TAG).unwrap();
     let neighbour = resource.allocate(1000, x, TAG).unwrap();
     assert_eq!(resource.try_grow(&mut block, 5000), Ok(false));
@@ -203,10 +212,12 @@ fn a_guarded_or_an_aligned_block_does_not_grow() {
         let layer = AlignedLayer::new(4096).unwrap().with_threshold(threshold);
         FakeHarness::wrapped(true, |fake, _| layer.layer(fake))
     };
-    let (padded, plain) = (aligned(0), aligned(1 << 20));
+    let padded = aligned(0);
+    let plain = aligned(1 << 20);
     let harnesses: [&dyn Harness; 3] = [&guarded, &padded, &plain];
     for harness in harnesses {
-        let (resource, [x, _]) = (harness.resource(), harness.streams());
+        let resource = harness.resource();
+        let [x, _] = harness.streams();
         let mut block = resource.allocate(1000, x, TAG).unwrap();
         let before = resource.usage();
         for (bytes, has_them) in [(1000, true), (1, true), (1001, false), (5000, false)] {

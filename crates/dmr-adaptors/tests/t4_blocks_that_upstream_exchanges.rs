@@ -21,10 +21,12 @@ fn upstream(rig: &Rig) -> Exchanging<AsyncCudaResource> {
 #[test]
 fn the_aligned_resource_returns_the_other_block_whole() {
     let rig = Rig::new();
-    let (aligned, stream) = (AlignedLayer::new(4096).unwrap().layer(upstream(&rig)), rig.stream());
+    let aligned = AlignedLayer::new(4096).unwrap().layer(upstream(&rig));
+    let stream = rig.stream();
     let other = aligned.upstream().allocate(4 * BYTES, stream.id(), TAG).unwrap();
     let block = aligned.allocate(BYTES, stream.id(), TAG).unwrap();
-    let (passed, id) = (block.generation(), other.id());
+    let passed = block.generation();
+    let id = other.id();
     aligned.upstream().refuse_with(other);
     let refused = aligned.deallocate(block).unwrap_err();
     assert!(matches!(refused.error, ResourceError::WrongMemory { .. }), "{}", refused.error);
@@ -49,7 +51,8 @@ fn the_debug_guard_reports_the_exchange_once_and_passes_the_block_to_upstream_no
         let stream = rig.stream();
         let other = guard.upstream().allocate(4 * BYTES, stream.id(), TAG).unwrap();
         let block = guard.allocate(BYTES, stream.id(), TAG).unwrap();
-        let (passed, name) = (block.generation(), format!("block {} ", other.generation()));
+        let passed = block.generation();
+        let name = format!("block {} ", other.generation());
         guard.upstream().refuse_with(other);
         guard.deallocate(block).unwrap();
         let reported = guard.reap_pending().unwrap_err();

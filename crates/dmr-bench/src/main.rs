@@ -122,7 +122,8 @@ fn main() -> ExitCode {
         Command::Ratios { files } => print_table(&files, table::ratios),
         Command::Soak { seconds, threads, limit_mib, compact, over_blocks } => {
             let config = if compact { PoolConfig::compact() } else { PoolConfig::fast() };
-            let (time, limit) = (Duration::from_secs(seconds), limit_mib << 20);
+            let time = Duration::from_secs(seconds);
+            let limit = limit_mib << 20;
             run_soak(Soak { time, threads, limit, config, over_blocks })
         }
         Command::List => list(),
@@ -148,7 +149,8 @@ fn run(args: RunArgs) -> Result<usize, BenchError> {
     }
     let budget = Duration::try_from_secs_f64(args.budget_s).map_err(BenchError::new)?;
     let mut plan = Plan { traces: args.traces, touch: args.touch, budget, ..Plan::default() };
-    (plan.quick, plan.rounds) = (args.quick, usize::from(args.rounds));
+    plan.quick = args.quick;
+    plan.rounds = usize::from(args.rounds);
     plan.scale = if args.quick { 0.05 } else { args.scale };
     plan.measures_calls = !args.no_latency;
     if !args.resources.is_empty() {
@@ -229,10 +231,12 @@ mod tests {
     #[test]
     fn results_are_not_written_over_a_trace() {
         let folder = tempfile::tempdir().unwrap();
-        let (trace, link) = (folder.path().join("trace.csv"), folder.path().join("link.csv"));
+        let trace = folder.path().join("trace.csv");
+        let link = folder.path().join("link.csv");
         std::fs::write(&trace, "action,ptr,bytes\n").unwrap();
         std::fs::hard_link(&trace, &link).unwrap();
-        let (trace, link) = (trace.to_str().unwrap(), link.to_str().unwrap());
+        let trace = trace.to_str().unwrap();
+        let link = link.to_str().unwrap();
         let args = ["dmr-bench", "run", "--workloads", "w4", "--traces", trace, "--out", link];
         let Command::Run(args) = Cli::parse_from(args).command else { panic!("not a run") };
         let refused = run(args).unwrap_err().to_string();

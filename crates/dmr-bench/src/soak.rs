@@ -99,7 +99,8 @@ pub fn run(machine: &Machine, soak: Soak) -> Result<(Line, u64), BenchError> {
     shared.pool.reap_pending()?;
     shared.pool.trim_to(0)?;
     shared.pool.upstream().reap_pending()?;
-    let (usage, charged) = (shared.pool.usage(), budget.reserved_bytes());
+    let usage = shared.pool.usage();
+    let charged = budget.reserved_bytes();
     if (usage.outstanding(), usage.reserved, charged) != (0, 0, 0) {
         return Err(BenchError(format!("lost: {usage:?}, {charged} bytes charged")));
     }

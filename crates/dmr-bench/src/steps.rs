@@ -144,7 +144,8 @@ fn prepare_finish_parts<const PARTS: usize>(
     };
     let lease = streams.acquire()?;
     let blocks = Blocks::new(resource, &lease, 1)?;
-    let (block, bytes) = (blocks.held[0].id(), BYTES / PARTS);
+    let block = blocks.held[0].id();
+    let bytes = BYTES / PARTS;
     let part = |at| {
         let access = if at % 8 == 0 { Access::ReadWrite } else { Access::Read };
         let range = ByteRange::new(block.ptr() + (at * bytes) as u64, bytes);
@@ -171,7 +172,8 @@ fn launch(machine: &Machine, name: &str) -> Result<Option<Step>, BenchError> {
     };
     let lease = tracking.streams.acquire()?;
     let block = || Blocks::new(Arc::clone(&tracking.resource), &lease, 1);
-    let (from, mut to) = (block()?, block()?);
+    let from = block()?;
+    let mut to = block()?;
     let repeat = Box::new(move || {
         let mut launch = LaunchRecorder::new_strict(lease.id());
         black_box((launch.read(&from.held[0]), launch.write(&mut to.held[0])));
@@ -186,11 +188,13 @@ fn cross_stream(machine: &Machine, name: &str) -> Result<Option<Step>, BenchErro
     let Some(Tracking { resource, streams }) = Tracking::new(machine, name)? else {
         return Ok(None);
     };
-    let (home, other) = (streams.acquire()?, streams.acquire()?);
+    let home = streams.acquire()?;
+    let other = streams.acquire()?;
     let repeat = Box::new(move || {
         let block = resource.allocate(BYTES, home.id(), TAG)?;
         for (access, stream) in [(Access::Write, home.id()), (Access::Read, other.id())] {
-            let (uses, mut tokens) = ([BlockUse::new(block.id(), access)], UseTokens::new(stream));
+            let uses = [BlockUse::new(block.id(), access)];
+            let mut tokens = UseTokens::new(stream);
             if let Some(tracking) = resource.use_tracking() {
                 tracking.prepare(black_box(&uses), &mut tokens)?;
                 tracking.finish(&mut tokens)?;

@@ -84,7 +84,8 @@ fn a_trace_is_replayed_in_full() {
 #[test]
 fn a_file_that_is_no_trace_leaves_a_line_that_says_so() {
     let plan = Plan { traces: vec!["no-such-trace.csv".into()], ..plan() };
-    let (machine, mut lines) = (Machine::open(0).unwrap(), Vec::new());
+    let machine = Machine::open(0).unwrap();
+    let mut lines = Vec::new();
     let failed = workload::run(&machine, &plan, "w4", &mut |line| lines.push(line)).unwrap();
     assert_eq!(failed, lines.len());
     assert!(text(&lines[0], "error").contains("no-such-trace.csv"), "{}", lines[0]);

@@ -46,7 +46,8 @@ impl<T: Pod> DeviceBuffer<T> {
     ) -> Result<Self, Box<AdoptSliceError<T>>> {
         const { assert!(align_of::<T>() <= BLOCK_ALIGNMENT, "blocks are aligned to less") };
         let slices = CudaSlices::of(ctx);
-        let (len, tag) = (slice.len(), AllocTag::new("cudarc"));
+        let len = slice.len();
+        let tag = AllocTag::new("cudarc");
         let owner = Owner { pinned: ctx.pinned_resources().cloned(), ..Owner::of(&slices) };
         let home = match owner.streams.enter(stream.into()) {
             Ok(stream) => stream.id(),
@@ -128,7 +129,8 @@ impl Owner {
         block: DeviceBlock,
         len: usize,
     ) -> Result<CudaSlice<T>, Box<NotGiven>> {
-        let (id, ptr) = (block.id(), block.ptr());
+        let id = block.id();
+        let ptr = block.ptr();
         // First, because it may fail. Not dropped if the resource panics: it owns nothing yet.
         let (home, mut slice) = match self.slice_of::<T>(&block, len) {
             Ok((home, slice)) => (home, ManuallyDrop::new(slice)),

@@ -67,7 +67,8 @@ impl<T: Pod> DeviceBuffer<T> {
     ) -> Result<Self, BufferError> {
         const { assert!(align_of::<T>() <= BLOCK_ALIGNMENT, "blocks are aligned to less") };
         let bytes = Self::bytes_of(len)?;
-        let (stream, owner) = (stream.into(), Owner::of(ctx));
+        let stream = stream.into();
+        let owner = Owner::of(ctx);
         let home = owner.streams.enter(stream)?.id();
         let block = match bytes {
             0 => None,

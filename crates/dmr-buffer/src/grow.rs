@@ -106,7 +106,8 @@ impl<T: Pod> DeviceBuffer<T> {
     where
         T: 's,
     {
-        let (source, stream) = (source.into(), stream.into());
+        let source = source.into();
+        let stream = stream.into();
         self.extend(source.len(), stream, |mut new| new.copy_from(source, stream))
     }
 
@@ -158,7 +159,8 @@ impl<T: Pod> DeviceBuffer<T> {
         owner.streams.enter(stream)?.refuse_capture()?;
         let home = owner.streams.enter(self.home).map_or(stream, |home| home.id());
         let block = Some(owner.allocate(Self::bytes_of(len)?, home, self.tag)?);
-        let (len, tag) = (self.len, self.tag);
+        let len = self.len;
+        let tag = self.tag;
         let mut larger = Self { block, len, home, tag, owner, elements: PhantomData };
         larger.copy_from(&*self, stream)?;
         *self = larger;

@@ -124,7 +124,8 @@ pub(crate) fn submit_beside(
     declared: Declared<'_>,
     work: impl FnOnce() -> ResourceResult<()>,
 ) -> ResourceResult<()> {
-    let (streams, id) = (stream.pool(), stream.id());
+    let streams = stream.pool();
+    let id = stream.id();
     // All that is tracked on one pool is in one table: any resource that tracks will do.
     let Some(mut resource) = uses.first().map(|used| &used.owner.resource) else { return work() };
     let mut tracked: SmallVec<[BlockUse; 2]> = SmallVec::new();

@@ -65,7 +65,8 @@ impl<T: Pod> DeviceBuffer<T> {
 /// `from`.
 fn copy(to: Span<'_>, from: Span<'_>, home: StreamId, stream: StreamId) -> Result<(), BufferError> {
     debug_assert_eq!(to.bytes, from.bytes);
-    let (home, stream) = (&from.enter(home)?, &to.enter(stream)?);
+    let home = &from.enter(home)?;
+    let stream = &to.enter(stream)?;
     let (Some(written), Some(read)) = (to.used(Access::Write), from.used(Access::Read)) else {
         return Ok(());
     };

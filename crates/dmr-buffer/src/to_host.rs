@@ -110,7 +110,8 @@ impl<T: Pod> Deref for HostCopy<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        let (at, len) = (self.elements.device_ptr() as usize, self.elements.len());
+        let at = self.elements.device_ptr() as usize;
+        let len = self.elements.len();
         if at == 0 {
             // No bytes: all values of such a type are one.
             // SAFETY: aligned, and no byte of it is read.

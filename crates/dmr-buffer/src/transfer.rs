@@ -99,7 +99,8 @@ fn set(
     unit: &[u8],
     stream: &StreamGuard<'_>,
 ) -> ResourceResult<()> {
-    let (at, count) = (span.ptr + range.start as u64, range.len() / unit.len());
+    let at = span.ptr + range.start as u64;
+    let count = range.len() / unit.len();
     // SAFETY: the range is inside the span, which is inside a live block. Blocks are aligned to 256
     // bytes and elements lie at multiples of their size, so the address is a multiple of the unit.
     // The stream is alive while there is a guard.

@@ -119,7 +119,8 @@ impl<'a, T: Pod, M: ViewedMemory> View<'a, T, M> {
     }
 
     pub(crate) fn span(&self) -> Span<'a> {
-        let (bytes, used) = (self.size_in_bytes(), self.byte_range());
+        let bytes = self.size_in_bytes();
+        let used = self.byte_range();
         let Self { owner, ptr, .. } = *self;
         Span { owner, block: self.block(), ptr, bytes, used, kind: M::KIND }
     }

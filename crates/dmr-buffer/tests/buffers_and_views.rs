@@ -12,7 +12,8 @@ use dmr_testkit::Rig;
 #[test]
 fn views_read_and_write_their_part_and_no_other() {
     let rig = Rig::new();
-    let (ctx, home) = (Context::direct(&rig), StreamId::DEFAULT);
+    let ctx = Context::direct(&rig);
+    let home = StreamId::DEFAULT;
     let source = DeviceBuffer::from_host(&ctx, home, &[1u16, 2, 3, 4]).unwrap();
     let mut target = DeviceBuffer::<u16>::zeroed(&ctx, home, 6).unwrap();
     target.slice_mut(1..3).unwrap().copy_from(source.slice(2..).unwrap(), home).unwrap();
@@ -34,7 +35,8 @@ fn a_view_is_memory_of_the_same_block_further_on() {
     let rig = Rig::new();
     let ctx = Context::direct(&rig);
     let mut buffer = DeviceBuffer::<u64>::zeroed(&ctx, ctx.home(), 10).unwrap();
-    let (start, origin) = (buffer.device_ptr(), MemoryOrigin::Block(buffer.block().unwrap().id()));
+    let start = buffer.device_ptr();
+    let origin = MemoryOrigin::Block(buffer.block().unwrap().id());
     assert_eq!(buffer.origin(), origin);
     let view = buffer.slice(3..5).unwrap();
     assert_eq!((view.device_ptr(), view.origin()), (start + 24, origin));
@@ -49,7 +51,8 @@ fn a_view_is_memory_of_the_same_block_further_on() {
 #[test]
 fn a_buffer_is_divided_as_a_slice_is() {
     let rig = Rig::new();
-    let (ctx, home) = (Context::direct(&rig), StreamId::DEFAULT);
+    let ctx = Context::direct(&rig);
+    let home = StreamId::DEFAULT;
     let host: Vec<u16> = (0..11).collect();
     let mut buffer = DeviceBuffer::from_host(&ctx, home, &host).unwrap();
     for mid in 0..=11 {
@@ -113,7 +116,8 @@ fn the_bytes_of_a_view_are_its_own() {
 #[test]
 fn ranges_and_lengths_that_do_not_fit_are_refused() {
     let rig = Rig::new();
-    let (ctx, home) = (Context::direct(&rig), StreamId::DEFAULT);
+    let ctx = Context::direct(&rig);
+    let home = StreamId::DEFAULT;
     let mut buffer = DeviceBuffer::<u8>::zeroed(&ctx, home, 4).unwrap();
     let is_outside = |error: BufferError| match error {
         BufferError::OutOfRange { .. } => error.to_string(),
@@ -142,7 +146,8 @@ fn ranges_and_lengths_that_do_not_fit_are_refused() {
 #[test]
 fn a_buffer_of_no_bytes_has_no_block_and_can_do_everything() {
     let rig = Rig::new();
-    let (ctx, home) = (Context::direct(&rig), StreamId::DEFAULT);
+    let ctx = Context::direct(&rig);
+    let home = StreamId::DEFAULT;
     let mut empty = DeviceBuffer::<f32>::from_host(&ctx, home, &[]).unwrap();
     assert_eq!((empty.len(), empty.device_ptr()), (0, 0));
     assert_eq!(empty.origin(), MemoryOrigin::Empty);
@@ -159,7 +164,8 @@ fn a_buffer_of_no_bytes_has_no_block_and_can_do_everything() {
 
 #[test]
 fn a_foreign_stream_is_refused_even_for_no_bytes() {
-    let (rig, other) = (Rig::new(), Rig::new());
+    let rig = Rig::new();
+    let other = Rig::new();
     let ctx = Context::direct(&rig);
     let foreign = other.streams().default_stream();
     let mut empty = DeviceBuffer::<u8>::uninit(&ctx, ctx.home(), 0).unwrap();
@@ -185,7 +191,8 @@ fn a_foreign_stream_is_refused_even_for_no_bytes() {
 fn without_tracking_only_the_home_stream_will_do() {
     let rig = Rig::new();
     let ctx = Context::direct(&rig);
-    let (home, away) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let away = rig.stream();
     let mut buffer = DeviceBuffer::from_host(&ctx, &home, &[1u8, 2]).unwrap();
     let elsewhere = DeviceBuffer::from_host(&ctx, &away, &[3u8, 4]).unwrap();
     for refused in [
@@ -208,9 +215,11 @@ fn without_tracking_only_the_home_stream_will_do() {
 
 #[test]
 fn a_copy_between_stream_pools_is_refused() {
-    let (rig, other_rig) = (Rig::new(), Rig::new());
+    let rig = Rig::new();
+    let other_rig = Rig::new();
     for context in [Context::direct, Context::tracked] {
-        let (ctx, other) = (context(&rig), context(&other_rig));
+        let ctx = context(&rig);
+        let other = context(&other_rig);
         let mut mine = DeviceBuffer::<u8>::zeroed(&ctx, ctx.home(), 4).unwrap();
         let theirs = DeviceBuffer::<u8>::zeroed(&other, other.home(), 4).unwrap();
         let refused = mine.copy_from(&theirs, ctx.home()).unwrap_err();
@@ -246,7 +255,8 @@ fn a_column_is_a_buffer_or_names_what_it_is() {
     let rig = Rig::new();
     let ctx = Context::direct(&rig);
     let buffer = DeviceBuffer::from_host(&ctx, ctx.home(), &[1u8, 2]).unwrap();
-    let (ptr, id) = (buffer.device_ptr(), buffer.block().unwrap().id());
+    let ptr = buffer.device_ptr();
+    let id = buffer.block().unwrap().id();
     let owned = Column::from(buffer);
     assert_eq!((owned.device_ptr(), owned.origin()), (ptr, MemoryOrigin::Block(id)));
     let external = Column::<f32>::from(ExternalColumn::new("arrow:price", 0x1000, 7));

@@ -17,7 +17,8 @@ fn refused<T: std::fmt::Debug>(cast: Result<T, BufferError>) -> String {
 #[test]
 fn bytes_are_seen_as_numbers_and_numbers_as_bytes() {
     let rig = Rig::new();
-    let (ctx, home) = (Context::direct(&rig), StreamId::DEFAULT);
+    let ctx = Context::direct(&rig);
+    let home = StreamId::DEFAULT;
     let host: Vec<u8> = [1.0_f32, 2.0, 3.0].iter().flat_map(|x| x.to_le_bytes()).collect();
     let mut bytes = DeviceBuffer::from_host(&ctx, home, &host).unwrap();
     let numbers = bytes.view().cast::<f32>().unwrap();
@@ -40,7 +41,8 @@ fn bytes_are_seen_as_numbers_and_numbers_as_bytes() {
 #[test]
 fn a_length_or_an_address_that_does_not_fit_is_an_error_that_names_both() {
     let rig = Rig::new();
-    let (ctx, home) = (Context::direct(&rig), StreamId::DEFAULT);
+    let ctx = Context::direct(&rig);
+    let home = StreamId::DEFAULT;
     let mut bytes = DeviceBuffer::<u8>::zeroed(&ctx, home, 31).unwrap();
     let short = refused(bytes.view().cast::<u32>());
     assert!(short.starts_with("31 bytes of u8 at 0x"), "{short}");
@@ -63,7 +65,8 @@ fn a_length_or_an_address_that_does_not_fit_is_an_error_that_names_both() {
 #[test]
 fn no_bytes_are_no_elements_and_elements_of_no_bytes_stay_as_many() {
     let rig = Rig::new();
-    let (ctx, home) = (Context::direct(&rig), StreamId::DEFAULT);
+    let ctx = Context::direct(&rig);
+    let home = StreamId::DEFAULT;
     let bytes = DeviceBuffer::<u8>::zeroed(&ctx, home, 8).unwrap();
     let none = bytes.slice(3..3).unwrap();
     assert_eq!(none.cast::<u64>().unwrap().len(), 0);
@@ -78,7 +81,8 @@ fn no_bytes_are_no_elements_and_elements_of_no_bytes_stay_as_many() {
 #[test]
 fn the_host_sees_pinned_bytes_as_numbers() {
     let rig = Rig::new();
-    let (ctx, home) = (Context::direct(&rig), StreamId::DEFAULT);
+    let ctx = Context::direct(&rig);
+    let home = StreamId::DEFAULT;
     let mut bytes = PinnedBuffer::<u8>::zeroed(&ctx, home, 16).unwrap();
     let numbers = bytes.view_mut().cast::<u64>().unwrap().into_mut_slice().unwrap();
     numbers[1] = u64::from_le_bytes(*b"dmr-cast");

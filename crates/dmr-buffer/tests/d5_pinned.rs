@@ -32,7 +32,8 @@ fn pinned_copies_go_there_and_back_also_where_blocks_are_not_tracked() {
 fn the_host_gets_the_memory_only_when_the_device_has_read_it() {
     let rig = Rig::new();
     let ctx = Context::tracked(&rig);
-    let (home, away) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let away = rig.stream();
     for stream in [&home, &away] {
         let mut pinned = PinnedBuffer::from_slice(&ctx, &home, &[1u8; 4096]).unwrap();
         let mut buffer = DeviceBuffer::<u8>::uninit(&ctx, stream, 4096).unwrap();
@@ -49,7 +50,8 @@ fn the_host_gets_the_memory_only_when_the_device_has_read_it() {
 fn copies_on_different_streams_are_ordered_by_the_pinned_buffer_alone() {
     let rig = Rig::new();
     let ctx = Context::tracked(&rig);
-    let (a, b) = (rig.stream(), rig.stream());
+    let a = rig.stream();
+    let b = rig.stream();
     let source = DeviceBuffer::from_host(&ctx, &a, &[7u8; 1 << 16]).unwrap();
     let mut target = DeviceBuffer::<u8>::zeroed(&ctx, &b, 1 << 16).unwrap();
     let mut between = PinnedBuffer::<u8>::zeroed(&ctx, &a, 1 << 16).unwrap();
@@ -65,7 +67,8 @@ fn copies_on_different_streams_are_ordered_by_the_pinned_buffer_alone() {
 fn dropped_while_the_device_reads_it_is_freed_afterwards() {
     let rig = Rig::new();
     let ctx = Context::tracked(&rig);
-    let (home, away) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let away = rig.stream();
     let mut buffer = DeviceBuffer::<u8>::uninit(&ctx, &away, 4096).unwrap();
     for stream in [&home, &away] {
         let pinned = PinnedBuffer::from_slice(&ctx, &home, &[5u8; 4096]).unwrap();

@@ -57,7 +57,8 @@ fn lengths_around_powers_of_two_are_filled_to_the_end_and_no_further() {
         let mut buffer = DeviceBuffer::from_host(&ctx, &stream, &vec![[0; 3]; len + 2]).unwrap();
         buffer.slice_mut(1..=len).unwrap().fill(value, &stream).unwrap();
         let mut expected = vec![value; len + 2];
-        (expected[0], expected[len + 1]) = ([0; 3], [0; 3]);
+        expected[0] = [0; 3];
+        expected[len + 1] = [0; 3];
         assert_eq!(buffer.to_host(&stream).unwrap(), expected, "{len}");
     }
     drop(stream);
@@ -68,7 +69,8 @@ fn lengths_around_powers_of_two_are_filled_to_the_end_and_no_further() {
 fn a_fill_is_a_write_that_other_streams_wait_for() {
     let rig = Rig::new();
     let ctx = Context::tracked(&rig);
-    let (a, b) = (rig.stream(), rig.stream());
+    let a = rig.stream();
+    let b = rig.stream();
     let mut buffer = DeviceBuffer::<f64>::zeroed(&ctx, &a, 1000).unwrap();
     rig.delay(&a);
     buffer.fill(1.5, &a).unwrap();
@@ -84,7 +86,8 @@ fn a_fill_is_a_write_that_other_streams_wait_for() {
 fn without_tracking_only_the_home_stream_will_do() {
     let rig = Rig::new();
     let ctx = Context::direct(&rig);
-    let (home, away) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let away = rig.stream();
     let mut buffer = DeviceBuffer::<u32>::zeroed(&ctx, &home, 4).unwrap();
     let refused = buffer.fill(7, &away).unwrap_err();
     let BufferError::Resource(ResourceError::StreamMisuse { problem, .. }) = refused else {

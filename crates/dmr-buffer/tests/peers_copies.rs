@@ -31,7 +31,8 @@ fn a_copy_comes_after_a_slow_producer_and_before_the_consumer() {
     let rigs = Rig::pair();
     for make in CONTEXTS {
         let [here, there] = &two_contexts(&rigs, make);
-        let (a, b) = (rigs[0].stream(), rigs[1].stream());
+        let a = rigs[0].stream();
+        let b = rigs[1].stream();
         let mut source = DeviceBuffer::<u8>::zeroed(here, &a, LEN).unwrap();
         let mut target = DeviceBuffer::<u8>::zeroed(there, &b, LEN).unwrap();
         rigs[0].delay(&a);
@@ -47,7 +48,10 @@ fn streams_of_either_device_that_the_copy_does_not_name_wait_for_it_too() {
     let rigs = Rig::pair();
     let contexts = two_contexts(&rigs, Context::tracked);
     let [here, there] = &contexts;
-    let (a, a2, b, b2) = (rigs[0].stream(), rigs[0].stream(), rigs[1].stream(), rigs[1].stream());
+    let a = rigs[0].stream();
+    let a2 = rigs[0].stream();
+    let b = rigs[1].stream();
+    let b2 = rigs[1].stream();
     let mut source = DeviceBuffer::from_host(here, &a2, &vec![1u8; LEN]).unwrap();
     let mut target = DeviceBuffer::<u8>::zeroed(there, &b2, LEN).unwrap();
     // The last writer of the source is slow, and on a stream that the copy does not name.
@@ -73,7 +77,8 @@ fn a_source_that_is_freed_behind_the_copy_is_not_overwritten_before_it() {
     for make in CONTEXTS {
         let contexts = two_contexts(&rigs, make);
         let [here, there] = &contexts;
-        let (a, b) = (rigs[0].stream(), rigs[1].stream());
+        let a = rigs[0].stream();
+        let b = rigs[1].stream();
         let source = DeviceBuffer::from_host(here, &a, &vec![5u8; LEN]).unwrap();
         let mut target = DeviceBuffer::<u8>::zeroed(there, &b, LEN).unwrap();
         rigs[1].delay(&b);
@@ -95,10 +100,13 @@ fn copies_in_both_directions_at_once_from_many_threads_are_right() {
     let contexts = two_contexts(&rigs, Context::tracked);
     std::thread::scope(|scope| {
         for thread in 0..4_u8 {
-            let (rigs, contexts) = (&rigs, &contexts);
-            let (from, to) = (usize::from(thread % 2), usize::from(1 - thread % 2));
+            let rigs = &rigs;
+            let contexts = &contexts;
+            let from = usize::from(thread % 2);
+            let to = usize::from(1 - thread % 2);
             scope.spawn(move || {
-                let (a, b) = (rigs[from].stream(), rigs[to].stream());
+                let a = rigs[from].stream();
+                let b = rigs[to].stream();
                 let mut there = DeviceBuffer::<u8>::zeroed(&contexts[to], &b, 4096).unwrap();
                 let mut back = DeviceBuffer::<u8>::zeroed(&contexts[from], &a, 4096).unwrap();
                 for round in 0..ROUNDS {
@@ -121,7 +129,8 @@ fn a_part_is_copied_to_a_part_and_nothing_is_copied_for_no_bytes() {
     let rigs = Rig::pair();
     let contexts = two_contexts(&rigs, Context::tracked);
     let [here, there] = &contexts;
-    let (a, b) = (rigs[0].stream(), rigs[1].stream());
+    let a = rigs[0].stream();
+    let b = rigs[1].stream();
     let source = DeviceBuffer::from_host(here, &a, &[1u32, 2, 3, 4]).unwrap();
     let mut target = DeviceBuffer::<u32>::zeroed(there, &b, 4).unwrap();
     let part = source.view().slice(1..3).unwrap();
@@ -147,7 +156,8 @@ fn two_stream_pools_of_one_device_and_two_streams_of_one_pool_copy_in_the_same_w
     let pool = StreamPool::new(rig.device().clone(), StreamPoolConfig::new()).unwrap();
     let contexts = [Context::tracked(rig), Context::tracked_on(&pool)];
     for (from, to) in [(0, 1), (1, 0), (0, 0)] {
-        let (here, there) = (&contexts[from], &contexts[to]);
+        let here = &contexts[from];
+        let there = &contexts[to];
         let [a, b] = [here, there].map(|context| context.lease());
         let mut source = DeviceBuffer::<u8>::zeroed(here, &a, LEN).unwrap();
         let mut target = DeviceBuffer::<u8>::zeroed(there, &b, LEN).unwrap();
@@ -168,12 +178,14 @@ fn every_other_use_of_a_block_of_another_device_is_refused_by_name() {
     for make in CONTEXTS {
         let contexts = two_contexts(&rigs, make);
         let [here, there] = &contexts;
-        let (a, b) = (rigs[0].stream(), rigs[1].stream());
+        let a = rigs[0].stream();
+        let b = rigs[1].stream();
         let mut mine = DeviceBuffer::from_host(here, &a, &[1u8; 4]).unwrap();
         let mut theirs = DeviceBuffer::from_host(there, &b, &[2u8; 4]).unwrap();
         let [first, second] = [0, 1].map(|rig: usize| rigs[rig].ordinal());
         let block = |buffer: &DeviceBuffer<u8>| buffer.block().unwrap().generation();
-        let (of_mine, of_theirs) = (block(&mine), block(&theirs));
+        let of_mine = block(&mine);
+        let of_theirs = block(&theirs);
         let refusals = [
             (mine.copy_from(&theirs, &a), of_theirs, second, first),
             (mine.fill_bytes(0, &b), of_mine, first, second),
@@ -223,7 +235,8 @@ fn buffers_contexts_and_pools_of_two_devices_are_dropped_in_any_order() {
         let rigs = Rig::pair();
         let universe = rigs[0].simulator().cloned();
         let contexts = two_contexts(&rigs, Context::tracked);
-        let (a, b) = (rigs[0].stream(), rigs[1].stream());
+        let a = rigs[0].stream();
+        let b = rigs[1].stream();
         let source = DeviceBuffer::from_host(&contexts[0], &a, &vec![8u8; LEN]).unwrap();
         let mut target = DeviceBuffer::<u8>::zeroed(&contexts[1], &b, LEN).unwrap();
         rigs[1].delay(&b);

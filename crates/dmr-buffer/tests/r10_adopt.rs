@@ -21,7 +21,9 @@ fn a_slice_is_adopted_with_its_pending_work() {
     let rig = Rig::new();
     let ctx = Context::tracked(&rig);
     let context = rig.device().context();
-    let (home, away, own) = (rig.stream(), rig.stream(), context.new_stream().unwrap());
+    let home = rig.stream();
+    let away = rig.stream();
+    let own = context.new_stream().unwrap();
     let mut source = own.clone_htod(&[1u8; LEN]).unwrap();
     let mut copy = away.stream().alloc_zeros::<u8>(LEN).unwrap();
     // Its own stream, a reader and a writer are behind.
@@ -60,7 +62,8 @@ fn work_on_the_slices_stream_that_cudarc_has_not_recorded_is_waited_for() {
 fn an_adopted_buffer_is_used_in_launches_with_memory_of_the_runtime() {
     let rig = Rig::new();
     let ctx = Context::tracked(&rig);
-    let (home, away) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let away = rig.stream();
     let slice = home.stream().clone_htod(&[1.5f32; LEN]).unwrap();
     let x = DeviceBuffer::adopt(&ctx, &home, slice).unwrap();
     let mut y = DeviceBuffer::<f32>::zeroed(&ctx, &home, LEN).unwrap();
@@ -82,7 +85,9 @@ fn the_memory_of_a_dropped_buffer_is_freed_after_its_uses() {
     let rig = Rig::new();
     let ctx = Context::tracked(&rig);
     let context = rig.device().context();
-    let (home, away, own) = (rig.stream(), rig.stream(), context.new_stream().unwrap());
+    let home = rig.stream();
+    let away = rig.stream();
+    let own = context.new_stream().unwrap();
     for stream in [&home, &away] {
         let x = DeviceBuffer::adopt(&ctx, &home, own.clone_htod(&[3u8; LEN]).unwrap()).unwrap();
         let mut y = DeviceBuffer::<u8>::uninit(&ctx, stream, LEN).unwrap();
@@ -103,7 +108,9 @@ fn a_buffer_is_given_back_after_its_uses() {
     let rig = Rig::new();
     let ctx = Context::tracked(&rig);
     let context = rig.device().context();
-    let (home, away, other) = (rig.stream(), rig.stream(), context.new_stream().unwrap());
+    let home = rig.stream();
+    let away = rig.stream();
+    let other = context.new_stream().unwrap();
     let adopted = DeviceBuffer::adopt(&ctx, &home, other.clone_htod(&[0u32; LEN]).unwrap());
     let made = DeviceBuffer::<u32>::zeroed(&CudaSlices::of(&ctx), &home, LEN);
     for (mut x, stream) in [(adopted.unwrap(), &other), (made.unwrap(), home.stream())] {
@@ -136,7 +143,8 @@ fn buffers_of_no_elements_have_no_block_in_between() {
 fn a_slice_has_the_length_of_its_buffer_whatever_room_that_had() {
     let rig = Rig::new();
     let ctx = Context::tracked(&rig);
-    let (home, slices) = (rig.stream(), CudaSlices::of(&ctx));
+    let home = rig.stream();
+    let slices = CudaSlices::of(&ctx);
     let [elements, few] = [[7u32; 64].as_slice(), [7u32; 10].as_slice()];
     let given_away = DeviceBuffer::from_host(&ctx, &home, elements).unwrap();
     let slice = home.stream().clone_htod(elements).unwrap();
@@ -163,7 +171,8 @@ fn a_slice_has_the_length_of_its_buffer_whatever_room_that_had() {
 fn a_buffer_is_neither_given_back_nor_freed_while_a_launch_of_it_is_prepared() {
     let rig = Rig::new();
     let ctx = Context::tracked(&rig);
-    let (home, away) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let away = rig.stream();
     let slice = home.stream().clone_htod(&[1u8; LEN]).unwrap();
     let mut x = DeviceBuffer::adopt(&ctx, &home, slice).unwrap();
     let mut launch = LaunchRecorder::new_strict(&away);
@@ -171,7 +180,8 @@ fn a_buffer_is_neither_given_back_nor_freed_while_a_launch_of_it_is_prepared() {
     let prepared = launch.prepare(&ctx).unwrap();
     let refused = x.into_cuda_slice().unwrap_err();
     assert!(matches!(refused.error, ResourceError::WindowConflict { .. }), "{refused}");
-    let (slices, id) = (CudaSlices::of(&ctx), refused.buffer.block().unwrap().id());
+    let slices = CudaSlices::of(&ctx);
+    let id = refused.buffer.block().unwrap().id();
     assert!(!slices.resource().is_retired(id));
     drop(refused);
     assert_eq!(slices.resource().usage().retired, LEN as u64);

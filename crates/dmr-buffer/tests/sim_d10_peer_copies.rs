@@ -32,7 +32,8 @@ impl Scene {
     fn new(rigs: &[Rig; 2]) -> Self {
         let [a, a2] = [0, 1].map(|_| rigs[0].stream());
         let [b, b2] = [0, 1].map(|_| rigs[1].stream());
-        let (here, there) = (Context::tracked(&rigs[0]), Context::tracked(&rigs[1]));
+        let here = Context::tracked(&rigs[0]);
+        let there = Context::tracked(&rigs[1]);
         Self { here, there, a, a2, b, b2 }
     }
 

@@ -69,7 +69,8 @@ const LIES_ABOUT_USES: [Lie; 4] = [Lie::Prepare, Lie::PreparedBytes, Lie::Finish
 impl<R: DeviceMemoryResource> Lying<R> {
     fn new(upstream: R, lie: Lie) -> Self {
         let pool = upstream.stream_pool();
-        let (asked, instead) = (AtomicUsize::new(0), Mutex::new(None));
+        let asked = AtomicUsize::new(0);
+        let instead = Mutex::new(None);
         Self { upstream, lie, pool, stream: None, asked, instead }
     }
 
@@ -188,8 +189,10 @@ fn assert_the_host_is_alone(rig: &Rig, ctx: &Context, home: StreamId, lie: impl 
 fn a_fill_of_a_buffer_in_host_memory_is_waited_for_whatever_its_resource_does_with_its_uses() {
     for lie in LIES_ABOUT_USES {
         let rig = lazy();
-        let (honest, lying) = (Context::tracked(&rig), lying(&rig, lie));
-        let (home, away) = (rig.stream(), rig.stream());
+        let honest = Context::tracked(&rig);
+        let lying = lying(&rig, lie);
+        let home = rig.stream();
+        let away = rig.stream();
         let mut target = DeviceBuffer::<u8>::uninit(&lying, &home, LEN).unwrap();
         target.fill_bytes(WRITTEN, &away).unwrap();
         drop(target);
@@ -201,8 +204,10 @@ fn a_fill_of_a_buffer_in_host_memory_is_waited_for_whatever_its_resource_does_wi
 fn a_launch_on_host_memory_is_waited_for_whatever_the_resource_does_with_its_uses() {
     for lie in LIES_ABOUT_USES {
         let rig = lazy();
-        let (honest, lying) = (Context::tracked(&rig), lying(&rig, lie));
-        let (home, away) = (rig.stream(), rig.stream());
+        let honest = Context::tracked(&rig);
+        let lying = lying(&rig, lie);
+        let home = rig.stream();
+        let away = rig.stream();
         let source = DeviceBuffer::from_host(&honest, &away, &vec![WRITTEN; LEN]).unwrap();
         let pinned = pinned(rig.streams());
         // Of an honest resource; the launch names another one.
@@ -222,7 +227,8 @@ fn a_launch_on_host_memory_is_waited_for_whatever_the_resource_does_with_its_use
 fn a_fill_of_a_block_in_host_memory_is_waited_for_without_a_window() {
     let rig = lazy();
     let ctx = Context::tracked(&rig);
-    let (home, away) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let away = rig.stream();
     let pinned = pinned(rig.streams());
     let block = pinned.allocate(LEN, home.id(), AllocTag::UNTAGGED).unwrap();
     let pattern = u32::from_le_bytes([WRITTEN; 4]);
@@ -236,9 +242,11 @@ fn a_fill_of_a_block_in_host_memory_is_waited_for_without_a_window() {
 fn use_tracking_refuses_a_block_of_another_stream_pool() {
     let rig = lazy();
     let other = StreamPool::new(rig.device().clone(), StreamPoolConfig::default()).unwrap();
-    let (home, away) = (rig.stream(), other.acquire().unwrap());
+    let home = rig.stream();
+    let away = other.acquire().unwrap();
     let mut upstream = Lying::new(pinned(rig.streams()), Lie::None);
-    (upstream.pool, upstream.stream) = (other.id(), Some(home.id()));
+    upstream.pool = other.id();
+    upstream.stream = Some(home.id());
     let tracked = Tracked::new(upstream, Arc::clone(&other)).unwrap();
     tracked.allocate(LEN, away.id(), AllocTag::UNTAGGED).unwrap_err();
     assert_eq!(pinned(rig.streams()).usage().live, 0, "the block was deallocated");
@@ -254,7 +262,8 @@ fn a_fill_of_a_buffer_in_tracked_host_memory_is_waited_for_whatever_the_resource
         let honest = Context::tracked(&rig);
         let tracked = Tracked::new(pinned(streams), Arc::clone(streams)).unwrap();
         let lying = Context::with(&rig, Arc::new(Lying::new(tracked, lie)));
-        let (home, away) = (rig.stream(), rig.stream());
+        let home = rig.stream();
+        let away = rig.stream();
         let mut target = DeviceBuffer::<u8>::uninit(&lying, &home, LEN).unwrap();
         target.fill_bytes(WRITTEN, &away).unwrap();
         drop(target);
@@ -271,7 +280,8 @@ fn a_permissive_launch_on_host_memory_is_waited_for_if_its_resource_tracks_uses_
         let honest = Context::tracked(&rig);
         let changing = Arc::new(Lying::new(pinned(rig.streams()), Lie::Changes));
         let lying = Context::with(&rig, changing.clone());
-        let (home, away) = (rig.stream(), rig.stream());
+        let home = rig.stream();
+        let away = rig.stream();
         let source = away.stream().clone_htod(&vec![WRITTEN; LEN]).unwrap();
         let pinned = pinned(rig.streams());
         let mut target = pinned.allocate(LEN, home.id(), AllocTag::UNTAGGED).unwrap();

@@ -29,7 +29,8 @@ fn lazy() -> Rig {
 fn the_host_gets_the_memory_only_when_the_device_has_read_it() {
     let rig = lazy();
     let ctx = Context::tracked(&rig);
-    let (home, away) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let away = rig.stream();
     for stream in [&home, &away] {
         let mut pinned = PinnedBuffer::from_slice(&ctx, &home, &[1u8; LEN]).unwrap();
         let mut buffer = DeviceBuffer::<u8>::uninit(&ctx, stream, LEN).unwrap();
@@ -46,7 +47,8 @@ fn the_host_gets_the_memory_only_when_the_device_has_written_it() {
     let rig = lazy();
     for context in [Context::direct, Context::tracked] {
         let ctx = context(&rig);
-        let (home, away) = (rig.stream(), rig.stream());
+        let home = rig.stream();
+        let away = rig.stream();
         let buffer = DeviceBuffer::from_host(&ctx, &away, &[3u8; LEN]).unwrap();
         let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
         pinned.copy_from_device(&buffer, &away).unwrap();
@@ -61,7 +63,8 @@ fn the_host_gets_the_memory_only_when_the_device_has_written_it() {
 fn a_read_of_another_stream_waits_for_the_write() {
     let rig = lazy();
     let ctx = Context::tracked(&rig);
-    let (a, b) = (rig.stream(), rig.stream());
+    let a = rig.stream();
+    let b = rig.stream();
     let source = DeviceBuffer::from_host(&ctx, &a, &[7u8; LEN]).unwrap();
     let mut target = DeviceBuffer::<u8>::zeroed(&ctx, &b, LEN).unwrap();
     let mut between = PinnedBuffer::<u8>::zeroed(&ctx, &b, LEN).unwrap();
@@ -76,7 +79,8 @@ fn a_read_of_another_stream_waits_for_the_write() {
 fn a_poll_frees_nothing_that_the_device_has_yet_to_read() {
     let rig = lazy();
     let ctx = Context::tracked(&rig);
-    let (home, away) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let away = rig.stream();
     for stream in [&home, &away] {
         let pinned = PinnedBuffer::from_slice(&ctx, &home, &[5u8; LEN]).unwrap();
         let mut buffer = DeviceBuffer::<u8>::uninit(&ctx, stream, LEN).unwrap();
@@ -218,7 +222,8 @@ impl UseTracking for Lying {
 fn the_host_waits_for_a_copy_whatever_the_resource_does_with_its_uses() {
     let rig = lazy();
     let ctx = Lying::context(&rig, Lie::OpensNoWindow);
-    let (home, away) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let away = rig.stream();
     let buffer = DeviceBuffer::from_host(&ctx, &away, &[3u8; LEN]).unwrap();
     let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
     pinned.copy_from_device(&buffer, &away).unwrap();
@@ -238,7 +243,8 @@ fn write(target: KernelArg, byte: u8, stream: &CudaStream) -> Result<(), DriverE
 fn the_host_waits_for_a_launch_whatever_the_resource_does_with_its_uses() {
     let rig = lazy();
     let ctx = Lying::context(&rig, Lie::OpensNoWindow);
-    let (home, away) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let away = rig.stream();
     let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
     let mut launch = LaunchRecorder::new_strict(&away);
     let target = launch.write(&mut pinned);
@@ -253,7 +259,8 @@ fn the_host_waits_for_a_launch_whatever_the_resource_does_with_its_uses() {
 fn the_host_waits_for_a_launch_whose_blocks_are_never_finished() {
     let rig = lazy();
     let ctx = Lying::context(&rig, Lie::ClosesNoWindow);
-    let (home, away) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let away = rig.stream();
     let buffer = DeviceBuffer::<u8>::uninit(&ctx, &home, LEN).unwrap();
     let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
     let mut launch = LaunchRecorder::new_strict(&away);
@@ -282,7 +289,8 @@ fn a_prepared_launch_keeps_the_host_out() {
 fn a_launch_that_is_refused_for_a_block_has_no_window_on_pinned_memory() {
     let rig = lazy();
     let ctx = Context::tracked(&rig);
-    let (home, away) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let away = rig.stream();
     let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
     let buffer = DeviceBuffer::<u8>::uninit(&ctx, &home, LEN).unwrap();
     let mut first = LaunchRecorder::new_strict(&home);
@@ -302,7 +310,8 @@ fn a_launch_that_is_refused_for_a_block_has_no_window_on_pinned_memory() {
 fn a_launch_and_a_copy_of_pinned_memory_and_a_block_record_one_event() {
     let rig = lazy();
     let ctx = Context::tracked(&rig);
-    let (home, away) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let away = rig.stream();
     let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
     let mut buffer = DeviceBuffer::from_host(&ctx, &home, &[3u8; LEN]).unwrap();
     rig.universe().reset_calls();
@@ -311,7 +320,8 @@ fn a_launch_and_a_copy_of_pinned_memory_and_a_block_record_one_event() {
     assert_eq!(pinned.as_slice().unwrap(), [3; LEN]);
     rig.universe().reset_calls();
     let mut launch = LaunchRecorder::new_strict(&away);
-    let (from, to) = (launch.read_write(&mut buffer), launch.write(&mut pinned));
+    let from = launch.read_write(&mut buffer);
+    let to = launch.write(&mut pinned);
     let enqueue = |stream: &Arc<CudaStream>| {
         write(from, 4, stream)?;
         write(to, 5, stream)

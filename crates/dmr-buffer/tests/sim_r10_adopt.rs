@@ -25,7 +25,8 @@ fn lazy() -> Rig {
 fn nothing_waits_on_the_host() {
     let rig = lazy();
     let ctx = Context::tracked(&rig);
-    let (home, away) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let away = rig.stream();
     let own = rig.device().context().new_stream().unwrap();
     let slices = [(); 2].map(|()| own.clone_htod(&[1u8; LEN]).unwrap());
     rig.universe().reset_calls();
@@ -79,7 +80,8 @@ fn a_use_that_is_prepared_while_a_slice_is_given_back_is_refused() {
     let given_back_while = |held: Option<u64>| {
         let rig = lazy();
         let ctx = Context::tracked(&rig);
-        let (home, away) = (rig.stream(), rig.stream());
+        let home = rig.stream();
+        let away = rig.stream();
         let own = rig.device().context().new_stream().unwrap();
         let slice = own.clone_htod(&[1u8; LEN]).unwrap();
         let mut x = DeviceBuffer::adopt(&ctx, &home, slice).unwrap();

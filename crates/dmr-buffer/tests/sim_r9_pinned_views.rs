@@ -80,7 +80,8 @@ fn copies_of_buffers_on_other_streams_do_not_race_with_copies_of_cudarc() {
         let universe = Universe::builder().policy(Policy::Random).seed(seed).build().unwrap();
         let rig = Rig::in_universe(&universe);
         let ctx = Context::tracked(&rig);
-        let (home, away) = (rig.stream(), rig.stream());
+        let home = rig.stream();
+        let away = rig.stream();
         for on in streams(&rig, &home) {
             let slice = on.clone_htod(&[3_u8; LEN]).unwrap();
             let buffer = DeviceBuffer::from_host(&ctx, &away, &[4_u8; LEN]).unwrap();
@@ -150,7 +151,8 @@ fn on_a_stream_that_captures_nothing_is_copied_and_the_launch_returns_the_error(
 fn parts_of_a_pinned_buffer_are_copied_by_cudarc_at_once() {
     let rig = lazy();
     let ctx = Context::tracked(&rig);
-    let (home, away) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let away = rig.stream();
     let slice = home.stream().clone_htod(&[3_u8; LEN / 2]).unwrap();
     let mut staging = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
     let mut halves = staging.view_mut();

@@ -14,7 +14,8 @@ const LEN: usize = 512;
 fn a_reader_on_another_stream_sees_what_was_written_before() {
     let rig = Rig::new();
     let ctx = Context::tracked(&rig);
-    let (a, b) = (rig.stream(), rig.stream());
+    let a = rig.stream();
+    let b = rig.stream();
     rig.delay(&a);
     let mut x = DeviceBuffer::from_host(&ctx, &a, &[1u8; LEN]).unwrap();
     x.fill_bytes(2, &a).unwrap();
@@ -27,7 +28,8 @@ fn a_reader_on_another_stream_sees_what_was_written_before() {
 fn a_buffer_dropped_while_another_stream_reads_it_is_freed_afterwards() {
     let rig = Rig::new();
     let ctx = Context::tracked(&rig);
-    let (a, b) = (rig.stream(), rig.stream());
+    let a = rig.stream();
+    let b = rig.stream();
     let x = DeviceBuffer::from_host(&ctx, &a, &[3u8; LEN]).unwrap();
     let mut y = DeviceBuffer::<u8>::uninit(&ctx, &b, LEN).unwrap();
     rig.delay(&b);

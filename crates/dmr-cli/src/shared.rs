@@ -63,7 +63,8 @@ impl SharedLimits {
 
 fn write_account(account: &AccountUsage, text: &mut String) {
     let AccountUsage { group, limit, processes, .. } = account;
-    let (used, limit) = (human_bytes(account.used()), human_bytes(*limit));
+    let used = human_bytes(account.used());
+    let limit = human_bytes(*limit);
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,

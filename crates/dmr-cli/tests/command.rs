@@ -256,8 +256,7 @@ const LOG: &str = "order,time_ns,thread,action,ptr,bytes,stream\n\
 fn sort_writes_a_log_in_the_order_of_its_calls_in_both_formats() {
     let (folder, log) = file(LOG.as_bytes());
     let output_file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let (own, gzip, rmm) =
-        (output_file("own.csv"), output_file("own.csv.gz"), output_file("rmm.csv"));
+    let [own, gzip, rmm] = ["own.csv", "own.csv.gz", "rmm.csv"].map(output_file);
     for args in [&[&own[..]][..], &[&gzip], &[&rmm, "--format", "rmm"]] {
         let output = dmr(&[&["sort", &log], args].concat());
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -380,8 +379,8 @@ fn info_lists_which_process_holds_how_much_of_a_shared_limit() {
     let text = stdout(&info(&["info"]));
     let pid = std::process::id();
     let process = format!("    6 GiB held by process {pid} (");
-    let (device, account) =
-        (text.find("device 1 ").unwrap(), text.find("  shared limit of group default").unwrap());
+    let device = text.find("device 1 ").unwrap();
+    let account = text.find("  shared limit of group default").unwrap();
     assert!(device < account, "{text}");
     for part in [
         "  shared limit of group default: 6 GiB of 8 GiB, 1 processes",

@@ -91,8 +91,9 @@ struct Twice {
 
 impl Twice {
     fn new(inner: Arc<dyn DeviceMemoryResource>, at: u64, offset: u64) -> Arc<Self> {
-        let (countdown, latest, replaced) =
-            (AtomicU64::new(at), Mutex::default(), Mutex::default());
+        let countdown = AtomicU64::new(at);
+        let latest = Mutex::default();
+        let replaced = Mutex::default();
         Arc::new(Self { inner, countdown, offset, latest, replaced })
     }
 }
@@ -108,7 +109,8 @@ impl DeviceMemoryResource for Twice {
         let latest = self.latest.lock().unwrap().replace(block.ptr());
         match latest {
             Some(ptr) if self.countdown.fetch_sub(1, Ordering::Relaxed) == 1 => {
-                let (parts, ptr) = (block.into_parts(), ptr + self.offset);
+                let parts = block.into_parts();
+                let ptr = ptr + self.offset;
                 self.replaced.lock().unwrap().insert(parts.generation, parts);
                 // SAFETY: breaks the promise that no other block covers the memory: that is the
                 // fault. The memory is there all the same, and at most one byte shorter than this block.

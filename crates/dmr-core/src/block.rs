@@ -94,7 +94,8 @@ impl DeviceBlock {
     ///   becomes larger.
     #[allow(unsafe_code, reason = "a claim about device memory, as where the block is made")]
     pub const unsafe fn set_sizes(&mut self, bytes: usize, reserved_bytes: usize) {
-        (self.bytes, self.reserved_bytes) = (bytes, reserved_bytes);
+        self.bytes = bytes;
+        self.reserved_bytes = reserved_bytes;
     }
 
     /// Returns the fields of the block, for the resource that allocated it.

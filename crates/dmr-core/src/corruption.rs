@@ -43,8 +43,11 @@ impl fmt::Display for Corruption {
             CorruptionKind::Underrun => "written before its start",
             CorruptionKind::WriteAfterFree => "written after it was deallocated",
         };
-        let (generation, tag, size) = (self.generation, self.tag, human_bytes(self.bytes as u64));
-        let (stream, offset) = (self.alloc_stream, self.offset);
+        let generation = self.generation;
+        let tag = self.tag;
+        let size = human_bytes(self.bytes as u64);
+        let stream = self.alloc_stream;
+        let offset = self.offset;
         write!(
             f,
             "block {generation} (tag \"{tag}\", {size}, {stream}) was {what}: the first bad byte \

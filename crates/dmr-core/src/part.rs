@@ -187,7 +187,8 @@ mod tests {
     #[test]
     fn a_part_has_the_identity_of_the_whole_and_restores_it() {
         let whole = block(0x1000, 2048);
-        let (id, generation) = (whole.id(), whole.generation());
+        let id = whole.id();
+        let generation = whole.generation();
         let (part, whole) = whole.narrow(512, 1001).unwrap();
         assert_eq!((part.ptr(), part.bytes(), part.generation()), (0x1200, 1001, generation));
         assert_eq!((part.alignment(), part.part_depth()), (512, 1));

@@ -91,7 +91,8 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
                 _ => {}
             }
             let made = Box::into_raw(Box::new((process, (self.make)())));
-            let (set, read) = (Ordering::AcqRel, Ordering::Acquire);
+            let set = Ordering::AcqRel;
+            let read = Ordering::Acquire;
             // A value of the parent is leaked.
             latest = match self.latest.compare_exchange(latest, made, set, read) {
                 Ok(_) => made,
@@ -216,7 +217,8 @@ mod tests {
 
     #[test]
     fn a_forked_child_is_another_process_begins_anew_and_leaks_what_was_made_before() {
-        let (made_in, leaked) = (Process::current(), LeakedInChild::new(Says));
+        let made_in = Process::current();
+        let leaked = LeakedInChild::new(Says);
         let held = NAMES.get().lock().unwrap();
         // SAFETY: the child reads and writes memory, and ends.
         let child = unsafe { libc::fork() };

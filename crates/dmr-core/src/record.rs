@@ -345,7 +345,8 @@ mod tests {
 
     #[test]
     fn every_error_is_written_with_a_kind_of_the_list() {
-        let (stream, generation) = (crate::StreamId::DEFAULT, crate::Generation::next());
+        let stream = crate::StreamId::DEFAULT;
+        let generation = crate::Generation::next();
         let usage = crate::Usage::default();
         let errors = [
             ResourceError::zero_size(),

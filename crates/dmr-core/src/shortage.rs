@@ -85,8 +85,9 @@ pub(crate) fn lack(
     total: u64,
     limit: &Option<Box<Limit>>,
 ) -> String {
-    let (requested, free, total) =
-        (human_bytes(requested as u64), human_bytes(free), human_bytes(total));
+    let requested = human_bytes(requested as u64);
+    let free = human_bytes(free);
+    let total = human_bytes(total);
     match limit.as_deref() {
         None => {
             format!(
@@ -128,7 +129,8 @@ pub(crate) struct Held<'a>(pub(crate) &'a [Holder]);
 impl fmt::Display for Held<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, Holder { tag, bytes, blocks }) in self.0.iter().enumerate() {
-            let (lead, size) = (if i == 0 { ';' } else { ',' }, human_bytes(*bytes));
+            let lead = if i == 0 { ';' } else { ',' };
+            let size = human_bytes(*bytes);
             write!(f, "{lead} {size} held by \"{tag}\" ({blocks} blocks)")?;
         }
         Ok(())

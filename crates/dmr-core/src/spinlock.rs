@@ -123,7 +123,8 @@ impl<T> SpinLock<T> {
     #[inline]
     fn try_acquire(&self) -> bool {
         // Acquire: writes of earlier holders are visible.
-        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        let acquire = Ordering::Acquire;
+        let relaxed = Ordering::Relaxed;
         self.is_locked.compare_exchange(false, true, acquire, relaxed).is_ok()
     }
 

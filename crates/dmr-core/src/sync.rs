@@ -82,7 +82,8 @@ mod tests {
 
     #[test]
     fn a_lock_is_taken_also_after_a_panic_under_it() {
-        let (mutex, rw_lock) = (Mutex::new(1), RwLock::new(2));
+        let mutex = Mutex::new(1);
+        let rw_lock = RwLock::new(2);
         panic_with(mutex.lock().unwrap());
         panic_with(rw_lock.write().unwrap());
         assert!(mutex.is_poisoned() && rw_lock.is_poisoned());

@@ -41,7 +41,8 @@ impl PassedBlock {
     #[must_use]
     #[inline]
     pub const fn of(block: &DeviceBlock) -> Self {
-        let (id, bytes) = (block.id(), block.bytes());
+        let id = block.id();
+        let bytes = block.bytes();
         Self { id, bytes, tag: block.tag(), part_depth: block.part_depth() }
     }
 
@@ -68,7 +69,8 @@ impl PassedBlock {
 /// `block #7 (4 MiB, tag "probe-keys", stream 2)`, as a block.
 impl fmt::Display for PassedBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (generation, home) = (self.id.generation(), self.id.alloc_stream());
+        let generation = self.id.generation();
+        let home = self.id.alloc_stream();
         write_block(f, format_args!("block {generation}"), self.bytes, self.tag, home)
     }
 }

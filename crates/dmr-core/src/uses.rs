@@ -167,7 +167,8 @@ impl UseTokens {
     #[allow(unsafe_code, reason = "opening windows is what a resource does")]
     pub unsafe fn push(&mut self, block: BlockId, access: Access, ticket: u32) {
         let ticket_and_access = ticket << 2 | access as u32;
-        let (generation, slot) = (block.generation(), block.slot());
+        let generation = block.generation();
+        let slot = block.slot();
         self.tokens.push(UseToken { generation, slot, ticket_and_access });
     }
 

@@ -198,7 +198,8 @@ impl VirtualMemory for Spy {
 
 /// Calls every method of `pointer`, which points to `spy`.
 fn assert_forwards(spy: &Spy, pointer: impl DeviceMemoryResource) {
-    let (on, tag) = (stream(spy.pool), AllocTag::new("tag"));
+    let on = stream(spy.pool);
+    let tag = AllocTag::new("tag");
 
     let mut block = pointer.allocate(123, on, tag).unwrap();
     assert_eq!(spy.calls(), [Call::Allocate(123, on, tag)]);

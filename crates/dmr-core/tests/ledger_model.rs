@@ -266,7 +266,8 @@ impl Model {
             Step::Learn(index) => {
                 let event = self.uses[index % self.uses.len()].event;
                 self.complete.extend(self.reachable([event]));
-                let (uses, complete) = (&self.uses, &self.complete);
+                let uses = &self.uses;
+                let complete = &self.complete;
                 self.ledger.retain(|entry| !complete.contains(&event_of(uses, entry)));
             }
             Step::Advance(_) => {}

@@ -139,7 +139,8 @@ impl AsyncCudaResource {
     /// Queues the free of a block on the reclaim stream, which waits for all uses and for what was
     /// submitted to the home stream.
     fn free_on_reclaim(&self, id: BlockId, after: &Dependencies) -> ResourceResult<()> {
-        let (home, mut after) = (id.alloc_stream(), after.clone());
+        let home = id.alloc_stream();
+        let mut after = after.clone();
         after.add(home, self.uses().submitted(home));
         let reclaim = self.streams.reclaim_stream()?;
         self.uses().wait_on(&reclaim, &after)?;
@@ -217,7 +218,8 @@ impl AsyncCudaResource {
     pub(crate) fn settle_closed(&self, patience: Patience) -> u64 {
         let mut freed = 0;
         let free = |retired: RetiredBlock| {
-            let (id, mut after) = (retired.id, Dependencies::default());
+            let id = retired.id;
+            let mut after = Dependencies::default();
             let home = id.alloc_stream();
             let Some(slot) = self.uses().release_retired(&self.owner, id, &mut after) else {
                 return;

@@ -225,13 +225,16 @@ impl AsyncCudaResource {
 
     #[cold]
     fn out_of_memory(&self, bytes: usize) -> ResourceError {
-        let (memory, usage) = (self.device().memory_info().unwrap_or_default(), self.usage());
+        let memory = self.device().memory_info().unwrap_or_default();
+        let usage = self.usage();
         // One of those calls may have found it lost.
         if let Err(gone) = self.device().check() {
             return gone;
         }
         let error = ResourceError::out_of_memory(bytes, self.device_ordinal(), memory, &usage);
-        let (requested, reserved, (free, _)) = (bytes as u64, usage.reserved, memory);
+        let requested = bytes as u64;
+        let reserved = usage.reserved;
+        let (free, _) = memory;
         match self.pool.max_bytes.map(|bytes| bytes as u64) {
             // The driver does not say which it was; where the device has room, it was the limit.
             Some(bytes) if reserved.saturating_add(requested) > bytes || requested <= free => {
@@ -367,8 +370,10 @@ impl DeviceMemoryResource for AsyncCudaResource {
         }
         let totals = self.accounts.all();
         let mut usage = Usage::default();
-        (usage.live, usage.retired) = (totals.live(), totals.retired());
-        (usage.total_allocated, usage.total_freed) = (totals.allocated, totals.freed);
+        usage.live = totals.live();
+        usage.retired = totals.retired();
+        usage.total_allocated = totals.allocated;
+        usage.total_freed = totals.freed;
         usage.reserved = self.pool.reserved_now().unwrap_or(usage.outstanding());
         usage
     }

@@ -26,7 +26,8 @@ fn an_allocation_is_one_call_and_so_is_a_free() {
     let rig = Rig::simulated();
     let resource = resource(&rig);
     // With several streams there is something to record, and still nothing is.
-    let (home, other) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let other = rig.stream();
     let allocate = || resource.allocate(1000, home.id(), AllocTag::UNTAGGED).unwrap();
     rig.universe().reset_calls();
     let blocks: Vec<_> = (0..BLOCKS).map(|_| allocate()).collect();
@@ -53,7 +54,8 @@ fn an_allocation_is_one_call_and_so_is_a_free() {
 fn a_pair_and_its_launches_look_no_context_up() {
     let rig = Rig::simulated();
     let resource = resource(&rig);
-    let (home, other) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let other = rig.stream();
     let round = || {
         let block = resource.allocate(1000, home.id(), AllocTag::UNTAGGED).unwrap();
         for (stream, access) in [(&home, Access::Write), (&other, Access::Read)] {

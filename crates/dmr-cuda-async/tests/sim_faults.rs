@@ -48,7 +48,8 @@ fn no_driver_call_that_fails_loses_memory_order_or_accounting() {
                 assert_eq!(usage.total_allocated, usage.total_freed + usage.outstanding());
             };
             let allocate = |bytes| insist(|| resource.allocate(bytes, a, AllocTag::UNTAGGED));
-            let (first, second) = (allocate(64), allocate(128));
+            let first = allocate(64);
+            let second = allocate(128);
             exact(192);
             write(rig, &resource, &first, b);
             write(rig, &resource, &first, c);

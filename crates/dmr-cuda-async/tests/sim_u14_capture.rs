@@ -31,7 +31,8 @@ fn refused<T>(result: ResourceResult<T>) -> bool {
 fn an_allocation_during_which_another_thread_begins_a_capture_is_refused() {
     let rig = Rig::simulated();
     let resource = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
-    let (home, before) = (rig.stream(), resource.usage());
+    let home = rig.stream();
+    let before = resource.usage();
     let hold = rig.universe().hold_nth("cuMemAllocFromPoolAsync", 1);
     std::thread::scope(|threads| {
         let allocation = threads.spawn(|| resource.allocate(1000, home.id(), AllocTag::UNTAGGED));

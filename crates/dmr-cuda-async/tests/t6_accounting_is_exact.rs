@@ -51,7 +51,8 @@ fn threads_leave_the_accounting_exact() {
     let streams: Vec<_> = (0..4).map(|_| rig.stream()).collect();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (resource, streams) = (&resource, &streams);
+            let resource = &resource;
+            let streams = &streams;
             scope.spawn(move || {
                 let [home, other] = [thread, thread + 1].map(|n| streams[n % streams.len()].id());
                 let mut held = Vec::new();
@@ -92,7 +93,8 @@ fn reserved_is_what_the_driver_reports_and_a_trim_returns_it() {
     let rig = Rig::new();
     let resource = resource(&rig);
     let block = resource.allocate(1 << 20, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();
-    let (reserved, used) = (resource.reserved_bytes().unwrap(), resource.used_bytes().unwrap());
+    let reserved = resource.reserved_bytes().unwrap();
+    let used = resource.used_bytes().unwrap();
     assert_eq!(resource.usage().reserved, reserved.current);
     assert!(reserved.current >= 1 << 20, "{reserved:?}");
     assert!(used.current >= 1 << 20 && used.current <= reserved.current, "{used:?}");

@@ -29,7 +29,8 @@ fn used(
     byte: u8,
 ) {
     let token = resource.prepare_block_use(block.id(), stream, access).unwrap();
-    let (range, pattern) = (0..block.bytes(), u32::from_le_bytes([byte; 4]));
+    let range = 0..block.bytes();
+    let pattern = u32::from_le_bytes([byte; 4]);
     if access.writes() {
         rig.ops().fill_pattern(block, range, pattern, stream).unwrap();
     } else {

@@ -76,7 +76,8 @@ impl State {
     /// [`UseAfterFree`](ResourceError::UseAfterFree) for a retired block, and
     /// [`ForeignBlock`](ResourceError::ForeignBlock).
     fn remove_live(&mut self, block: &DeviceBlock, device_ordinal: usize) -> ResourceResult<()> {
-        let (ptr, generation) = (block.ptr(), block.generation());
+        let ptr = block.ptr();
+        let generation = block.generation();
         if self.live.get(&ptr) != Some(&generation) {
             return Err(match self.retired.contains(&generation) {
                 true => ResourceError::use_after_free(generation),
@@ -103,7 +104,8 @@ impl DirectCudaResource {
     #[must_use]
     pub fn new(streams: Arc<StreamPool>) -> Self {
         let pending = PendingFrees::new(1, |block: &RetiredBlock| block.bytes);
-        let (state, pending) = (LeakedInChild::default(), LeakedInChild::new(pending));
+        let state = LeakedInChild::default();
+        let pending = LeakedInChild::new(pending);
         Self { streams, observer: None, state, pending, has_peers: AtomicBool::new(false) }
     }
 
@@ -267,7 +269,9 @@ impl DeviceMemoryResource for DirectCudaResource {
         if let Err(error) = refused {
             return Err(DeallocateError::new(error, block));
         }
-        let (ptr, generation, bytes) = (block.ptr(), block.generation(), block.bytes() as u64);
+        let ptr = block.ptr();
+        let generation = block.generation();
+        let bytes = block.bytes() as u64;
         let mut state = self.state();
         if let Err(error) = state.remove_live(&block, self.device_ordinal()) {
             drop(state);

@@ -29,7 +29,8 @@ fn while_one_thread_waits_in_a_free_others_allocate_is_all_that_waits() {
     let rig = Rig::simulated();
     let resource = DirectCudaResource::new(Arc::clone(rig.streams()));
     let allocate = || resource.allocate(64, StreamId::DEFAULT, TAG).unwrap();
-    let (first, second) = (allocate(), allocate());
+    let first = allocate();
+    let second = allocate();
     resource.deallocate(first).unwrap();
     let hold = rig.universe().hold_nth("cuMemFree_v2", 1);
     std::thread::scope(|scope| {

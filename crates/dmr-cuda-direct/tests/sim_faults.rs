@@ -27,7 +27,8 @@ fn no_driver_call_that_fails_loses_memory_or_accounting() {
             };
             let allocate =
                 |bytes| insist(|| resource.allocate(bytes, StreamId::DEFAULT, AllocTag::UNTAGGED));
-            let (a, b) = (allocate(100), allocate(200));
+            let a = allocate(100);
+            let b = allocate(200);
             exact(300);
             resource.deallocate(a).unwrap();
             exact(200);

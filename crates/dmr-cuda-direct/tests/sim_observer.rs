@@ -55,7 +55,8 @@ fn each_block_is_a_region_until_it_is_about_to_be_freed() {
     let failed = for_each_driver_call(999, prepare, |_, (resource, regions)| {
         let tag = AllocTag::new("block");
         let allocate = |bytes| insist(|| resource.allocate(bytes, StreamId::DEFAULT, tag));
-        let (a, b) = (allocate(100), allocate(200));
+        let a = allocate(100);
+        let b = allocate(200);
         assert_eq!(regions.sizes(), [100, 200]);
         resource.deallocate(a).unwrap();
         assert_eq!(regions.sizes(), [100, 200], "work with it may be in flight");

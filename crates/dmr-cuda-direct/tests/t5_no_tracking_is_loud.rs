@@ -20,7 +20,8 @@ fn declaring_a_use_is_refused_and_an_empty_launch_is_not() {
     let rig = Rig::new();
     let resource = DirectCudaResource::new(Arc::clone(rig.streams()));
     let stream = rig.stream();
-    let (id, access) = (stream.id(), Access::Write);
+    let id = stream.id();
+    let access = Access::Write;
     let block = resource.allocate(64, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();
     assert!(!resource.supports_block_use_tracking());
     assert!(refused(resource.record_block_use(&block, id)));

@@ -11,7 +11,8 @@ fn every_requested_byte_is_live_retired_or_freed() {
     let rig = Rig::new();
     let resource = DirectCudaResource::new(Arc::clone(rig.streams()));
     let allocate = |bytes| resource.allocate(bytes, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();
-    let (a, b) = (allocate(100), allocate(1000));
+    let a = allocate(100);
+    let b = allocate(1000);
     let usage = resource.usage();
     assert_eq!((usage.live, usage.retired, usage.reserved), (1100, 0, 1100));
     resource.deallocate(a).unwrap();

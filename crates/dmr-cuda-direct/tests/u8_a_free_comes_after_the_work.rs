@@ -10,7 +10,8 @@ use dmr_testkit::Rig;
 fn a_block_may_be_deallocated_while_its_work_is_still_running() {
     let rig = Rig::new();
     let resource = DirectCudaResource::new(Arc::clone(rig.streams()));
-    let (home, other) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let other = rig.stream();
     for round in 0..3_u32 {
         for stream in [&home, &other] {
             let block = resource.allocate(4096, home.id(), AllocTag::new("in use")).unwrap();

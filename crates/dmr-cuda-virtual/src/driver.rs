@@ -81,7 +81,8 @@ impl Driver {
     /// little.
     pub(crate) fn create(&self, bytes: u64) -> ResourceResult<Option<u64>> {
         self.device.bind()?;
-        let (mut handle, properties) = (0, (&raw const self.properties).cast());
+        let mut handle = 0;
+        let properties = (&raw const self.properties).cast();
         // SAFETY: the properties have the driver's layout.
         let created = unsafe { sys::cuMemCreate(&mut handle, bytes as usize, properties, 0) };
         match created.result() {
@@ -133,7 +134,8 @@ impl Driver {
             flags: READ_WRITE,
         });
         let access: Vec<_> = iter::once(own).chain(peers).collect();
-        let (descriptors, count) = (access.as_ptr().cast(), access.len());
+        let descriptors = access.as_ptr().cast();
+        let count = access.len();
         // SAFETY: the descriptions have the driver's layout; the rest is the caller's obligation.
         unsafe { sys::cuMemSetAccess(address, bytes as usize, descriptors, count) }
             .result()
@@ -206,7 +208,8 @@ fn has(device: &Device, attribute: Attribute) -> ResourceResult<bool> {
 
 fn granularity(device: &Device, properties: &Properties) -> ResourceResult<u64> {
     use sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM as MINIMUM;
-    let (mut bytes, properties) = (0, (&raw const *properties).cast());
+    let mut bytes = 0;
+    let properties = (&raw const *properties).cast();
     // SAFETY: the properties have the driver's layout.
     unsafe { sys::cuMemGetAllocationGranularity(&mut bytes, properties, MINIMUM) }
         .result()

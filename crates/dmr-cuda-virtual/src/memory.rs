@@ -116,7 +116,8 @@ impl VirtualMemory for VirtualCudaResource {
     }
 
     fn release(&self, range: AddressRange) -> Result<(), Box<ReleaseError>> {
-        let (base, bytes) = (range.base(), range.bytes());
+        let base = range.base();
+        let bytes = range.bytes();
         match self.try_release(base, bytes) {
             Ok(()) => Ok(()),
             Err(error) => Err(ReleaseError::new(error, range)),
@@ -148,7 +149,8 @@ impl VirtualMemory for VirtualCudaResource {
     fn map(&self, memory: &PhysicalMemory, address: u64) -> ResourceResult<()> {
         self.device().check()?;
         self.check_created(memory)?;
-        let (handle, bytes) = (memory.handle(), memory.bytes());
+        let handle = memory.handle();
+        let bytes = memory.bytes();
         // The driver does not check the end of a range: it maps beyond it.
         if !self.memory.table().is_reserved(address, bytes) {
             return Err(self.invalid_value("cuMemMap"));
@@ -264,7 +266,8 @@ impl VirtualCudaResource {
 
     fn try_destroy(&self, memory: &PhysicalMemory) -> ResourceResult<()> {
         self.device().refuse_fork()?;
-        let (handle, bytes) = (memory.handle(), memory.bytes());
+        let handle = memory.handle();
+        let bytes = memory.bytes();
         // A mapping that cannot be undone is counted below.
         let _ = self.undo_stale(|stale| stale.handle == handle);
         let created = {
@@ -348,7 +351,8 @@ impl VirtualCudaResource {
     /// Returns the error that the driver reports for addresses or handles that it does not accept.
     fn invalid_value(&self, call: &'static str) -> ResourceError {
         const INVALID_VALUE: i32 = 1;
-        let (name, ordinal) = ("CUDA_ERROR_INVALID_VALUE", self.device().ordinal());
+        let name = "CUDA_ERROR_INVALID_VALUE";
+        let ordinal = self.device().ordinal();
         ResourceError::driver(call, INVALID_VALUE, name, ordinal)
     }
 

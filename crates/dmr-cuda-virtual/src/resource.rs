@@ -164,7 +164,8 @@ impl DeviceMemoryResource for VirtualCudaResource {
         let _ = self.sweep(Patience::Poll);
         let memory = self.create_or_wait(reserved_bytes as u64, tag)?;
         let memory = memory.ok_or_else(|| self.out_of_memory(bytes))?;
-        let (home, generation) = (stream.id(), Generation::next());
+        let home = stream.id();
+        let generation = Generation::next();
         let backing = self.make_backing(memory, home, generation)?;
         let ptr = backing.base;
         {

@@ -78,7 +78,8 @@ impl VirtualCudaResource {
 
     /// Frees a block later: after what was submitted to its home stream so far.
     pub(crate) fn retire(&self, block: &DeviceBlock, backing: Backing) {
-        let (home, bytes) = (block.alloc_stream(), block.bytes() as u64);
+        let home = block.alloc_stream();
+        let bytes = block.bytes() as u64;
         let after = Dependencies::on(home, self.streams.uses().submitted(home));
         let value = RetiredBlock { backing, generation: block.generation(), bytes, home };
         self.pending.push(home, Pending { value, after });
@@ -91,7 +92,8 @@ impl VirtualCudaResource {
     ///
     /// The first; the other blocks are freed all the same.
     pub(crate) fn sweep(&self, patience: Patience) -> ResourceResult<u64> {
-        let (mut freed, mut busy) = (0, Vec::new());
+        let mut freed = 0;
+        let mut busy = Vec::new();
         self.pending.reap(patience, |pending| {
             if !self.is_done(pending, patience, &mut busy)? {
                 return Ok(false);

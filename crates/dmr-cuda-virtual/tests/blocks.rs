@@ -160,7 +160,8 @@ fn threads_leave_the_accounting_exact() {
 #[test]
 fn declaring_a_use_is_refused_and_a_block_of_another_resource_comes_back() {
     let rig = Rig::new();
-    let (ours, theirs) = (resource(&rig), resource(&rig));
+    let ours = resource(&rig);
+    let theirs = resource(&rig);
     let block = theirs.allocate(64, StreamId::DEFAULT, TAG).unwrap();
     let uses = [BlockUse::new(block.id(), Access::Write)];
     let refused = theirs.prepare_uses(&uses, rig.streams().default_stream()).unwrap_err();

@@ -21,7 +21,8 @@ fn a_forked_child_is_refused_everything() {
     let page = pages.granularity();
     let mut block = resource.allocate(1000, StreamId::DEFAULT, TAG).unwrap();
     let range = pages.reserve(page).unwrap();
-    let (base, memory) = (range.base(), pages.create(page, TAG).unwrap());
+    let base = range.base();
+    let memory = pages.create(page, TAG).unwrap();
     pages.map(&memory, base).unwrap();
 
     // SAFETY: the child makes calls that are refused, and ends.

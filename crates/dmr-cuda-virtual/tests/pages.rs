@@ -22,7 +22,8 @@ fn one_memory_is_the_same_bytes_at_every_address_it_is_mapped_at() {
     let stream = rig.stream();
     let range = pages.reserve(4 * page).unwrap();
     assert!(range.base().is_multiple_of(page));
-    let (first, second) = (range.base(), range.base() + 2 * page);
+    let first = range.base();
+    let second = range.base() + 2 * page;
     let memory = pages.create(2 * page, TAG).unwrap();
     pages.map(&memory, first).unwrap();
     let block = view(&rig, first, &memory, stream.id());
@@ -178,8 +179,10 @@ fn what_is_not_mapped_there_is_not_unmapped_and_nothing_is_mapped_over_something
 #[test]
 fn memory_of_another_resource_is_refused() {
     let rig = Rig::new();
-    let (ours, theirs) = (resource(&rig), resource(&rig));
-    let (a, b) = (ours.virtual_memory().unwrap(), theirs.virtual_memory().unwrap());
+    let ours = resource(&rig);
+    let theirs = resource(&rig);
+    let a = ours.virtual_memory().unwrap();
+    let b = theirs.virtual_memory().unwrap();
     let page = a.granularity();
     let range = a.reserve(page).unwrap();
     let memory = b.create(page, TAG).unwrap();

@@ -14,7 +14,8 @@ fn while_one_thread_unmaps_others_allocate_deallocate_and_use_pages() {
     let rig = Rig::simulated();
     let resource = resource(&rig);
     let allocate = || resource.allocate(64, StreamId::DEFAULT, TAG).unwrap();
-    let (first, second) = (allocate(), allocate());
+    let first = allocate();
+    let second = allocate();
     resource.deallocate(first).unwrap();
     let hold = rig.universe().hold_nth("cuMemUnmap", 1);
     std::thread::scope(|scope| {

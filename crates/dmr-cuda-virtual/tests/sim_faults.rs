@@ -35,7 +35,8 @@ fn no_driver_call_that_fails_loses_a_block_memory_or_accounting() {
                     block = refused.block;
                 }
             };
-            let (a, b) = (allocate(100), allocate(200));
+            let a = allocate(100);
+            let b = allocate(200);
             exact(300);
             free(a);
             exact(200);
@@ -147,7 +148,8 @@ fn a_call_waits_for_a_thread_that_unmaps_a_stale_mapping_in_its_way_and_others_g
     let pages = resource.virtual_memory().unwrap();
     let page = pages.granularity();
     let range = pages.reserve(2 * page).unwrap();
-    let (base, elsewhere) = (range.base(), range.base() + page);
+    let base = range.base();
+    let elsewhere = range.base() + page;
     let [memory, other] = [(); 2].map(|()| pages.create(page, TAG).unwrap());
     let make_stale = |memory: &PhysicalMemory| {
         rig.universe().fail_nth("cuMemSetAccess", 1, UNKNOWN);

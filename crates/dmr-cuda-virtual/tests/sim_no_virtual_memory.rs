@@ -57,7 +57,8 @@ fn memory_is_exported_if_that_was_requested() {
     let config = VirtualConfig::new()
         .with_export(ExportHandle::PosixFileDescriptor)
         .with_gpu_direct_rdma(true);
-    let (with, without) = (make(&rig, config).unwrap(), make(&rig, VirtualConfig::new()).unwrap());
+    let with = make(&rig, config).unwrap();
+    let without = make(&rig, VirtualConfig::new()).unwrap();
     let memories = [&with, &without].map(|resource| {
         let pages = resource.virtual_memory().unwrap();
         pages.create(pages.granularity(), TAG).unwrap()

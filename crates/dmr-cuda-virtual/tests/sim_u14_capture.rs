@@ -30,10 +30,12 @@ fn refused<T>(result: ResourceResult<T>) -> bool {
 fn a_capturing_stream_is_refused_and_what_it_retired_is_kept() {
     let rig = Rig::simulated();
     let resource = resource(&rig);
-    let (stream, other) = (rig.stream(), rig.stream());
+    let stream = rig.stream();
+    let other = rig.stream();
     let allocate = |stream: &StreamLease| resource.allocate(100, stream.id(), TAG);
-    let (held, retired, elsewhere) =
-        (allocate(&stream).unwrap(), allocate(&stream).unwrap(), allocate(&other).unwrap());
+    let held = allocate(&stream).unwrap();
+    let retired = allocate(&stream).unwrap();
+    let elsewhere = allocate(&other).unwrap();
     let id = retired.id();
     rig.ops().fill_pattern(&retired, 0..100, 1, stream.id()).unwrap();
     resource.deallocate(retired).unwrap();

@@ -50,7 +50,8 @@ fn without_the_record_the_question_or_the_wait_they_would_not_be() {
         ("cuEventQuery", false),
     ] {
         let rig = lazy();
-        let (resource, stream) = (resource(&rig), rig.stream());
+        let resource = resource(&rig);
+        let stream = rig.stream();
         let block = resource.allocate(4096, stream.id(), TAG).unwrap();
         rig.ops().fill_pattern(&block, 0..4096, 1, stream.id()).unwrap();
         resource.deallocate(block).unwrap();
@@ -69,7 +70,8 @@ fn without_the_record_the_question_or_the_wait_they_would_not_be() {
 fn work_on_other_streams_is_waited_for_where_uses_are_tracked() {
     let rig = lazy();
     let tracked = Tracked::new(resource(&rig), Arc::clone(rig.streams())).unwrap();
-    let (home, other) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let other = rig.stream();
     for word in 0..4_u32 {
         let block = tracked.allocate(4096, home.id(), TAG).unwrap();
         for (stream, access) in [(&home, Access::Write), (&other, Access::Read)] {
@@ -100,7 +102,8 @@ fn pages_unmapped_while_work_uses_them_are_reported() {
     let pages = resource.virtual_memory().unwrap();
     let stream = rig.stream();
     let range = pages.reserve(pages.granularity()).unwrap();
-    let (base, memory) = (range.base(), pages.create(pages.granularity(), TAG).unwrap());
+    let base = range.base();
+    let memory = pages.create(pages.granularity(), TAG).unwrap();
     pages.map(&memory, base).unwrap();
     let block = view(&rig, base, &memory, stream.id());
     rig.ops().fill_pattern(&block, 0..64, 1, stream.id()).unwrap();
@@ -114,7 +117,8 @@ fn an_allocation_that_finds_no_room_waits_for_what_is_retired() {
     const CAPACITY: u64 = 1 << 30;
     let builder = Universe::builder().policy(Policy::Lazy).capacity(CAPACITY);
     let rig = Rig::in_universe(&builder.build().unwrap());
-    let (resource, stream) = (resource(&rig), rig.stream());
+    let resource = resource(&rig);
+    let stream = rig.stream();
     let bytes = CAPACITY as usize / 3 * 2;
     for word in 0..3 {
         let block = resource.allocate(bytes, stream.id(), TAG).unwrap();

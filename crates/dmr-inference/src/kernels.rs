@@ -61,6 +61,7 @@ impl Kernels {
 /// Returns the grid of a launch for this number of requests.
 #[must_use]
 pub fn grid(requests: usize) -> LaunchConfig {
-    let (grid_dim, block_dim) = ((requests as u32, 1, 1), (COLUMNS as u32, 1, 1));
+    let grid_dim = (requests as u32, 1, 1);
+    let block_dim = (COLUMNS as u32, 1, 1);
     LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 }
 }

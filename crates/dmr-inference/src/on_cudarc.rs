@@ -145,7 +145,8 @@ impl<P: Page> Runtime for Server<'_, P> {
     fn worker(&self) -> Result<Worker, Error> {
         // SAFETY: both are written before they are read. No flags: the host reads the second.
         let pinned = |len| unsafe { self.machine.context.alloc_pinned_with_flags::<u32>(len, 0) };
-        let (prompt, tokens) = (pinned(self.config.prompt)?, pinned(self.config.len())?);
+        let prompt = pinned(self.config.prompt)?;
+        let tokens = pinned(self.config.len())?;
         Ok(Worker { stream: self.machine.context.new_stream()?, prompt, tokens })
     }
 

@@ -49,7 +49,8 @@ fn serve_on(gpu: &DeviceRuntime, config: &Config) -> Result<Outcome, Error> {
     let [copies, prefills] = [gpu.streams().acquire()?, gpu.streams().acquire()?];
     let tag = AllocTag::new("weights");
     let weights = DeviceBuffer::from_host_tagged(gpu, &copies, &model::weights(), tag)?;
-    let (tag, len) = (AllocTag::new("cache"), config.pages() * PAGE_LEN);
+    let tag = AllocTag::new("cache");
+    let len = config.pages() * PAGE_LEN;
     let mut cache = DeviceBuffer::<u32>::uninit_tagged(gpu, &copies, len, tag)?;
     let mut cache = cache.view_mut();
     let server = Server {
@@ -150,7 +151,8 @@ impl<'c> Runtime for Server<'c> {
     fn park(&self, worker: &mut Worker, request: &mut Live<Request<'c>>) -> Result<(), Error> {
         let Live { position, device, .. } = request;
         let Request { tenant, pages, parked, .. } = device;
-        let (tag, len) = (AllocTag::new("parked cache"), *position * COLUMNS);
+        let tag = AllocTag::new("parked cache");
+        let len = *position * COLUMNS;
         let mut copy = DeviceBuffer::uninit_tagged(tenant, &worker.stream, len, tag)?;
         for (page, mut to) in pages.iter().zip(copy.view_mut().chunks_mut(PAGE_LEN)?) {
             let written = page.as_view().slice(..to.len())?;

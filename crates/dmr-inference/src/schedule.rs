@@ -256,7 +256,8 @@ pub(crate) fn serve<R: Runtime>(
     let first = served.iter().map(|served| served.began).min();
     let last = served.iter().map(|served| served.ended).max();
     let elapsed = first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first);
-    let (mut outputs, mut steps) = (Vec::new(), Vec::new());
+    let mut outputs = Vec::new();
+    let mut steps = Vec::new();
     for mut of_worker in served {
         outputs.append(&mut of_worker.outputs);
         steps.append(&mut of_worker.steps);
@@ -285,7 +286,8 @@ fn judge(
             .as_ref()
             .is_ok_and(|tokens| *tokens != model::continued(&weights, &prompt, config.len()))
     });
-    let (wrong, refused) = (wrong.count(), outputs.len() - served);
+    let wrong = wrong.count();
+    let refused = outputs.len() - served;
     let tokens = served * config.turns * config.new_tokens;
     Report { runtime, served, refused, wrong, tokens, elapsed, steps, totals }
 }
@@ -319,7 +321,8 @@ impl<'a, R: Runtime> Serving<'a, R> {
         while ready.load(Ordering::Acquire) < self.config.workers {
             std::thread::yield_now();
         }
-        let (mut worker, began) = (worker?, Instant::now());
+        let mut worker = worker?;
+        let began = Instant::now();
         let numbers = std::mem::take(&mut self.numbers);
         let mut batches = Vec::new();
         for batch in numbers.chunks(BATCH) {

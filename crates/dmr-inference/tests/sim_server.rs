@@ -69,7 +69,8 @@ fn a_read_that_is_not_recorded_is_found_and_the_report_names_the_kernels() {
 fn every_use_that_the_server_declares_is_needed() {
     for at in 0..40 {
         let (universe, config) = machine(Universe::builder());
-        let (planted, mut seen) = (Arc::new(Mutex::new(None)), 0);
+        let planted = Arc::new(Mutex::new(None));
+        let mut seen = 0;
         let plant = Arc::clone(&planted);
         universe.alter_declarations(move |uses| {
             if seen == at && !uses.is_empty() {

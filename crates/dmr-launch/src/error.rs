@@ -74,7 +74,8 @@ impl PrepareError {
         memory: RefusedMemory,
         worker: &StreamGuard<'_>,
     ) -> Self {
-        let (stream, stream_device) = (worker.id(), worker.pool().device().ordinal());
+        let stream = worker.id();
+        let stream_device = worker.pool().device().ordinal();
         Self::OtherPool { stream, stream_device, memory, block_device: block.device_ordinal() }
     }
 }
@@ -188,7 +189,8 @@ mod tests {
 
     #[test]
     fn each_message_of_a_refused_launch_says_what_to_do() {
-        let (stream, memory) = (StreamId::DEFAULT, refused_memory);
+        let stream = StreamId::DEFAULT;
+        let memory = refused_memory;
         for (error, advice) in [
             (PrepareError::External { stream, memory: memory() }, ": copy it into a device buffer"),
             (

@@ -98,14 +98,16 @@ impl LaunchRecorder {
         owner: &(impl DeviceContext + ?Sized),
         stream: StreamId,
     ) {
-        let (streams, resource) = (owner.streams(), owner.resource());
+        let streams = owner.streams();
+        let resource = owner.resource();
         let is_same = |it: &PeerUses| {
             it.stream == stream
                 && Arc::ptr_eq(&it.streams, streams)
                 && Arc::ptr_eq(&it.resource, resource)
         };
         let at = self.peers.iter().position(is_same).unwrap_or_else(|| {
-            let (streams, resource) = (Arc::clone(streams), Arc::clone(resource));
+            let streams = Arc::clone(streams);
+            let resource = Arc::clone(resource);
             self.peers.push(PeerUses { streams, resource, stream, uses: SmallVec::new() });
             self.peers.len() - 1
         });
@@ -165,7 +167,8 @@ impl PeerUses {
         }
         let mut tokens = LaunchTokens::new(home.id());
         tokens.prepare_for(worker, &home, &*self.resource, &self.uses)?;
-        let (streams, resource) = (Arc::clone(&self.streams), Arc::clone(&self.resource));
+        let streams = Arc::clone(&self.streams);
+        let resource = Arc::clone(&self.resource);
         Ok(PeerWindows { streams, resource, tokens })
     }
 }

@@ -154,7 +154,8 @@ impl LaunchRecorder {
         ctx: &C,
     ) -> Result<PreparedLaunch, PrepareError> {
         self.is_consumed = true;
-        let (streams, resource) = (ctx.streams(), ctx.resource());
+        let streams = ctx.streams();
+        let resource = ctx.resource();
         let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
         let mut windows = Windows::new(Arc::clone(streams), Arc::clone(resource), stream.id());
         self.open(&mut windows, &**resource, &stream)?;
@@ -247,7 +248,8 @@ impl LaunchRecorder {
         M: LaunchMemory,
     {
         self.is_consumed = true;
-        let (streams, resource) = (ctx.streams(), ctx.resource());
+        let streams = ctx.streams();
+        let resource = ctx.resource();
         let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
         memory.record(&mut self);
         let tracked = Tracked { stream: &stream, resource: &**resource };
@@ -292,8 +294,11 @@ impl LaunchRecorder {
     }
 
     fn new(stream: StreamId, mode: LaunchMode) -> Self {
-        let (uses, columns) = (SmallVec::new(), SmallVec::new());
-        let (external, timeout, peers) = (None, Duration::ZERO, Vec::new());
+        let uses = SmallVec::new();
+        let columns = SmallVec::new();
+        let external = None;
+        let timeout = Duration::ZERO;
+        let peers = Vec::new();
         let is_consumed = false;
         Self {
             stream,
@@ -421,7 +426,8 @@ impl LaunchRecorder {
         worker: &StreamGuard<'_>,
         resource: &dyn DeviceMemoryResource,
     ) -> Result<(), PrepareError> {
-        let (pool, stream) = (worker.pool().id(), worker.id());
+        let pool = worker.pool().id();
+        let stream = worker.id();
         if let Some(memory) = self.external.take() {
             return Err(PrepareError::External { stream, memory });
         }
@@ -440,7 +446,8 @@ impl LaunchRecorder {
         };
         if self.mode == LaunchMode::Strict {
             let block = self.uses[first].block;
-            let (generation, column) = (block.generation(), self.columns[first]);
+            let generation = block.generation();
+            let column = self.columns[first];
             let memory = RefusedMemory::Block { generation, column };
             return Err(if is_foreign(block) {
                 PrepareError::other_pool(block, memory, worker)

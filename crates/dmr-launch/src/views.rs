@@ -62,7 +62,8 @@ impl<'s, T> LaunchView<'s, T> {
     where
         M: TypedMemory<Element = T> + ?Sized,
     {
-        let (arg, len) = (KernelArg::of(memory), memory.len());
+        let arg = KernelArg::of(memory);
+        let len = memory.len();
         Self { arg, len, others, elements: PhantomData }
     }
 

@@ -45,7 +45,8 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
     /// Makes a set without windows, on `stream`.
     #[inline]
     pub(crate) fn new(streams: S, resource: R, stream: StreamId) -> Self {
-        let (tokens, peers) = (LaunchTokens::new(stream), Vec::new());
+        let tokens = LaunchTokens::new(stream);
+        let peers = Vec::new();
         Self { streams, resource, tokens, peers, is_pending: false }
     }
 
@@ -87,7 +88,8 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
         (pinned, blocks): (&[BlockUse], &[BlockUse]),
         peers: &[PeerUses],
     ) -> ResourceResult<()> {
-        let (begun, mut tries) = (Instant::now(), 0);
+        let begun = Instant::now();
+        let mut tries = 0;
         loop {
             // In a forked child no window closes, and on a lost device no work needs one.
             stream.pool().device().check()?;

@@ -36,7 +36,8 @@ fn shared_memory_is_recorded_as_the_memory_that_it_leads_to() {
     let ctx = Context::tracking();
     let mut recorder = LaunchRecorder::new_strict(ctx.stream());
     let weights = Arc::new(ctx.block_at(0x4000));
-    let (clone, mut boxed) = (Arc::clone(&weights), Box::new(ctx.block_at(0x5000)));
+    let clone = Arc::clone(&weights);
+    let mut boxed = Box::new(ctx.block_at(0x5000));
     assert_eq!(recorder.read(&weights).device_ptr(), 0x4000);
     assert_eq!(recorder.read(&clone).device_ptr(), 0x4000);
     assert_eq!(recorder.write(&mut boxed).device_ptr(), 0x5000);

@@ -62,7 +62,8 @@ fn two_uses_of_a_block_are_one_with_the_combined_access() {
 #[test]
 fn two_generations_at_one_address_are_two_uses() {
     let ctx = Context::tracking();
-    let (old, new) = (ctx.block_at(0x8000), ctx.block_at(0x8000));
+    let old = ctx.block_at(0x8000);
+    let new = ctx.block_at(0x8000);
     let mut recorder = LaunchRecorder::new_strict(ctx.stream());
     assert_eq!(recorder.read(&old), recorder.read(&new));
     assert_eq!(recorder.recorded_count(), 2);

@@ -37,7 +37,8 @@ fn a_resource_without_tracking_is_not_even_asked() {
 fn a_refused_preparation_opens_no_window_and_runs_no_closure() {
     let ctx = Context::tracking();
     ctx.spy.fails_prepare.store(true, Ordering::Relaxed);
-    let (price, volume) = (ctx.block(), ctx.block());
+    let price = ctx.block();
+    let volume = ctx.block();
     let mut recorder = LaunchRecorder::new_strict(ctx.stream());
     recorder.read_column(AllocTag::new("price"), &price);
     recorder.read(&ctx.block());
@@ -58,7 +59,8 @@ fn a_refused_preparation_opens_no_window_and_runs_no_closure() {
 
 #[test]
 fn a_block_of_another_stream_pool_is_refused_by_its_number() {
-    let (ctx, other) = (Context::tracking(), Context::tracking());
+    let ctx = Context::tracking();
+    let other = Context::tracking();
     let theirs = other.block();
     let mut recorder = LaunchRecorder::new_strict(ctx.stream());
     recorder.read(&theirs);
@@ -70,7 +72,8 @@ fn a_block_of_another_stream_pool_is_refused_by_its_number() {
 
 #[test]
 fn a_launch_on_a_stream_of_another_pool_is_refused_even_with_no_uses() {
-    let (ctx, other) = (Context::tracking(), Context::tracking());
+    let ctx = Context::tracking();
+    let other = Context::tracking();
     let refused = LaunchRecorder::new_strict(other.stream()).prepare(&ctx).unwrap_err();
     let PrepareError::Resource { source: ResourceError::StreamMisuse { .. }, .. } = refused else {
         panic!("{refused:?}");

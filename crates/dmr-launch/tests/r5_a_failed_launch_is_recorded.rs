@@ -19,7 +19,8 @@ fn recorder(ctx: &Context) -> LaunchRecorder {
 fn the_closure_runs_between_preparing_and_finishing_on_the_stream_that_was_named() {
     let ctx = Context::tracking();
     let lease = ctx.rig.stream();
-    let (x, mut y) = (ctx.block_at(0x1000), ctx.block_at(0x2000));
+    let x = ctx.block_at(0x1000);
+    let mut y = ctx.block_at(0x2000);
     let mut recorder = LaunchRecorder::new_strict(&lease);
     recorder.read(&x);
     recorder.write(&mut y);

@@ -42,7 +42,8 @@ fn a_column_is_named_as_it_was_recorded() {
 
 #[test]
 fn permissive_orders_what_it_can_and_counts_the_rest() {
-    let (ctx, other) = (Context::tracking(), Context::tracking());
+    let ctx = Context::tracking();
+    let other = Context::tracking();
     let mut mine = ctx.block();
     let theirs = other.block();
     let mut recorder = LaunchRecorder::new_permissive(ctx.stream());

@@ -44,9 +44,11 @@ impl Scene {
         let streams = Arc::clone(rig.streams());
         let direct = DirectCudaResource::new(Arc::clone(&streams));
         let resource = Arc::new(Tracked::new(direct, Arc::clone(&streams)).unwrap());
-        let (home, away) = (rig.stream(), rig.stream());
+        let home = rig.stream();
+        let away = rig.stream();
         let block = || resource.allocate(BYTES, home.id(), AllocTag::UNTAGGED).unwrap();
-        let (x, y) = (block(), block());
+        let x = block();
+        let y = block();
         Self { ctx: Context { resource, streams }, rig, home, away, x, y }
     }
 
@@ -152,7 +154,8 @@ fn a_use_on_another_stream_waits_for_the_launch_and_is_waited_for() {
 #[test]
 fn work_after_a_use_on_another_stream_comes_after_it() {
     let mut scene = Scene::new();
-    let (first, second) = (foreign(&scene), foreign(&scene));
+    let first = foreign(&scene);
+    let second = foreign(&scene);
     scene.produce(3);
     let launch = LaunchRecorder::new_strict(&scene.away);
     launch

@@ -41,7 +41,8 @@ impl Scene {
         let streams = Arc::clone(rig.streams());
         let direct = DirectCudaResource::new(Arc::clone(&streams));
         let resource = Arc::new(Tracked::new(direct, Arc::clone(&streams)).unwrap());
-        let (a, b) = (rig.stream(), rig.stream());
+        let a = rig.stream();
+        let b = rig.stream();
         let block = resource.allocate(BYTES, a.id(), AllocTag::UNTAGGED).unwrap();
         Self { ctx: Context { resource, streams }, rig, a, b, block }
     }
@@ -82,7 +83,8 @@ impl Scene {
 #[test]
 fn reads_and_writes_of_two_streams_take_turns() {
     let mut scene = Scene::new();
-    let (a, b) = (scene.a.id(), scene.b.id());
+    let a = scene.a.id();
+    let b = scene.b.id();
     scene.fill(a, 1);
     scene.check(b, 1);
     scene.check(a, 1);
@@ -95,7 +97,8 @@ fn reads_and_writes_of_two_streams_take_turns() {
 #[test]
 fn work_of_a_closure_that_failed_is_waited_for() {
     let mut scene = Scene::new();
-    let (a, b) = (scene.a.id(), scene.b.id());
+    let a = scene.a.id();
+    let b = scene.b.id();
     let mut launch = LaunchRecorder::new_strict(a);
     launch.write(&mut scene.block);
     let result = launch.launch(&scene.ctx, |_| {
@@ -110,7 +113,8 @@ fn work_of_a_closure_that_failed_is_waited_for() {
 #[test]
 fn work_of_a_launch_that_was_dropped_is_waited_for() {
     let mut scene = Scene::new();
-    let (a, b) = (scene.a.id(), scene.b.id());
+    let a = scene.a.id();
+    let b = scene.b.id();
     let mut launch = LaunchRecorder::new_strict(a);
     launch.write(&mut scene.block);
     let launch = launch.prepare(&scene.ctx).unwrap();

@@ -54,7 +54,8 @@ struct Scene<R = Rig> {
 
 impl Scene<()> {
     fn of(rig: &Rig) -> Self {
-        let (ctx, home) = (Context::new(rig), rig.stream());
+        let ctx = Context::new(rig);
+        let home = rig.stream();
         let other = rig.device().context().new_stream().unwrap();
         let mut block = ctx.block(&home);
         zero(&ctx, &home, &mut block);
@@ -117,7 +118,8 @@ fn the_windows_stay_open_if_a_use_can_be_neither_ordered_nor_waited_for() {
         Ok::<_, ()>(())
     });
     assert!(matches!(launched, Err(LaunchError::View(_))), "{launched:?}");
-    let (id, away) = (scene.block.id(), scene.rig.stream());
+    let id = scene.block.id();
+    let away = scene.rig.stream();
     let launch = LaunchRecorder::new_strict(&away);
     let read = launch.launch_with(&scene.ctx, Reads(&scene.block), |_, _| Ok::<_, ()>(()));
     let Err(LaunchError::Prepare(PrepareError::Resource { source, .. })) = read else {
@@ -225,7 +227,8 @@ fn a_launch_on_its_own_stream_makes_one_call_more_for_each_use_of_a_view() {
         let calls = scene.rig.universe().calls();
         (calls.total(), calls.count("cuStreamIsCapturing"))
     };
-    let ((all, looks), (more, more_looks)) = (calls_of(0, &mut scene), calls_of(5, &mut scene));
+    let (all, looks) = calls_of(0, &mut scene);
+    let (more, more_looks) = calls_of(5, &mut scene);
     assert_eq!((more - all, more_looks - looks), (5, 5));
     scene.assert_clean();
 }

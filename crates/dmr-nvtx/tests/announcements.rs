@@ -77,7 +77,8 @@ fn a_heap_and_its_blocks_are_registered_and_unregistered() {
     observer.region_allocated(block.ptr(), 1000, AllocTag::new("weights"), block.0.generation());
     end(&*observer, &block);
     observer.heap_destroyed(HEAP);
-    let (ptr, bytes) = (HEAP + 512, 1000);
+    let ptr = HEAP + 512;
+    let bytes = 1000;
     let calls = [
         Call::HeapRegister { ptr: HEAP, bytes: BYTES as u64 },
         Call::Register { heap: HEAP, ptr, bytes },
@@ -115,7 +116,8 @@ fn a_name_becomes_one_that_a_tool_accepts() {
 fn a_stale_generation_ends_no_region() {
     let (session, observer) = attach();
     observer.heap_created(HEAP, BYTES);
-    let (old, new) = (Block::at(HEAP), Block::at(HEAP));
+    let old = Block::at(HEAP);
+    let new = Block::at(HEAP);
     begin(&*observer, &old);
     end(&*observer, &old);
     begin(&*observer, &new);
@@ -179,7 +181,8 @@ fn work_may_read_what_is_read_use_what_is_written_and_touch_nothing_else() {
 #[test]
 fn a_use_of_a_part_is_a_use_of_the_announced_whole() {
     let (session, observer) = attach();
-    let (whole, other) = (Block::at(0x9000), Block::at(0xA000));
+    let whole = Block::at(0x9000);
+    let other = Block::at(0xA000);
     [&whole, &other].iter().for_each(|block| begin(&*observer, block));
     let part = |offset| whole.part(offset);
     session.take_calls();
@@ -276,7 +279,8 @@ fn the_work_of_another_thread_is_not_restricted_by_this_one() {
 #[test]
 fn memory_that_becomes_a_heap_is_no_block_any_more() {
     let (session, observer) = attach();
-    let (whole, part) = (Block::at(HEAP), Block::at(HEAP + 4096));
+    let whole = Block::at(HEAP);
+    let part = Block::at(HEAP + 4096);
     observer.region_allocated(HEAP, BYTES, AllocTag::UNTAGGED, whole.0.generation());
     observer.heap_created(HEAP, BYTES);
     observer.region_allocated(part.ptr(), 1000, AllocTag::UNTAGGED, part.0.generation());

@@ -145,7 +145,9 @@ fn blocks_of_the_direct_backend_are_named_and_not_registered() {
 fn a_launch_is_restricted_to_its_uses_while_it_enqueues() {
     for stack in STACKS {
         let stage = Stage::new(stack);
-        let (from, mut to, other) = (stage.allocate(100), stage.allocate(100), stage.allocate(100));
+        let from = stage.allocate(100);
+        let mut to = stage.allocate(100);
+        let other = stage.allocate(100);
         let gone = stage.allocate(100);
         stage.free([gone]);
         let expected: BTreeSet<_> =
@@ -166,7 +168,8 @@ fn a_launch_is_restricted_to_its_uses_while_it_enqueues() {
 fn a_launch_that_fails_or_panics_leaves_nothing_bound() {
     for stack in STACKS {
         let stage = Stage::new(stack);
-        let (from, mut to) = (stage.allocate(100), stage.allocate(100));
+        let from = stage.allocate(100);
+        let mut to = stage.allocate(100);
         let recorder = stage.recorder(&from, &mut to);
         assert!(recorder.launch(&stage, |_| Err::<(), _>("planned")).is_err());
         assert_eq!(stage.tool.permissions(), (0, 0), "{stack:?}");
@@ -185,7 +188,8 @@ fn a_launch_that_fails_or_panics_leaves_nothing_bound() {
 #[test]
 fn a_permissive_launch_is_not_restricted_even_inside_of_a_strict_one() {
     let stage = Stage::new(Stack::Pool);
-    let (from, mut to) = (stage.allocate(100), stage.allocate(100));
+    let from = stage.allocate(100);
+    let mut to = stage.allocate(100);
     let recorder = stage.recorder(&from, &mut to);
     let launched = recorder.launch(&stage, |_| {
         let inner = LaunchRecorder::new_permissive(&stage.stream);

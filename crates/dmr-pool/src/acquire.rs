@@ -181,7 +181,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             None => {
                 let location = ChunkLocation { arena: arena.home.slot(), chunk: chunk.id };
                 let after = Dependencies::default();
-                let (slot, deallocated, freed) = (None, 0, 0);
+                let slot = None;
+                let deallocated = 0;
+                let freed = 0;
                 self.free_chunk(FreedChunk { location, home, after, slot, deallocated, freed });
             }
         }
@@ -277,7 +279,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Lets contention and peak decay, by the bytes that were allocated since.
     fn decay_slack(&self) {
-        let (mut allocated, mut live) = (0, 0);
+        let mut allocated = 0;
+        let mut live = 0;
         for arena in self.arenas() {
             allocated += arena.allocated();
             live += arena.live();

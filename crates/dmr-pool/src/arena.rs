@@ -314,7 +314,8 @@ impl Locked<'_> {
     /// Updates the hints that follow from the counts.
     #[inline]
     fn update_live(&mut self, live: u64) {
-        let (state, hints) = (&mut *self.state, &self.arena.hints);
+        let state = &mut *self.state;
+        let hints = &self.arena.hints;
         hints.live.store(live, Ordering::Relaxed);
         hints.allocated.store(state.counts.allocated, Ordering::Relaxed);
         let tolerance = (live >> state.exactness).max(TOLERANCE);
@@ -325,7 +326,8 @@ impl Locked<'_> {
     /// Updates the hints that follow from the free and the pending chunks.
     #[inline(never)]
     fn update_hints(&mut self) {
-        let (state, hints) = (&mut *self.state, &self.arena.hints);
+        let state = &mut *self.state;
+        let hints = &self.arena.hints;
         store_if_changed(&hints.largest, state.heap.largest());
         store_if_changed(&hints.pending, u32::from(!state.pending.is_empty()));
         hints.allocated.store(state.counts.allocated, Ordering::Relaxed);

@@ -77,7 +77,8 @@ impl PoolConfig {
     pub const fn compact() -> Self {
         let mut compact = Self::fast();
         compact.dedicated_from = 64 << 20;
-        (compact.page_size, compact.page_slack_divisor) = (8 << 20, 50);
+        compact.page_size = 8 << 20;
+        compact.page_slack_divisor = 50;
         compact.waits_first = true;
         compact
     }

@@ -98,7 +98,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let location = ChunkLocation::from_payload(payload);
             let (Some(location), Some(slot)) = (location, slot) else { return };
             if !is_lost {
-                let (home, slot) = (id.alloc_stream(), Some(slot));
+                let home = id.alloc_stream();
+                let slot = Some(slot);
                 let chunk =
                     FreedChunk { location, home, after, slot, deallocated: 0, freed: bytes };
                 return self.free_used(chunk);

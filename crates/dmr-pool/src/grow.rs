@@ -87,7 +87,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         // Less than an alignment may have no aligned address in it.
         let mut rest = bytes.max(self.config.alignment as u64);
-        let (mut outcome, mut reserved) = (Ok(()), Vec::new());
+        let mut outcome = Ok(());
+        let mut reserved = Vec::new();
         while rest > 0 && outcome.is_ok() {
             let piece = rest.min(MAX_RESERVED_CHUNK);
             let units = piece.div_ceil(UNIT) as u32;
@@ -195,7 +196,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// upstream has no piece of memory as large as that.
     pub(crate) fn out_of_memory(&self, requested: u64) -> ResourceError {
         let memory = self.device().memory_info().unwrap_or_default();
-        let (ordinal, usage) = (self.device_ordinal(), self.own_usage());
+        let ordinal = self.device_ordinal();
+        let usage = self.own_usage();
         let error = ResourceError::out_of_memory(requested as usize, ordinal, memory, &usage);
         let reserved = self.reserved.load(Ordering::Relaxed);
         let piece = self.pages.as_ref().map_or(SEGMENT_STEP, |pages| pages.size);

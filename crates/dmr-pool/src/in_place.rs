@@ -16,7 +16,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ) -> ResourceResult<bool> {
         self.device().refuse_fork()?;
         block.require_part_depth(0)?;
-        let (id, old_bytes) = (block.id(), block.bytes());
+        let id = block.id();
+        let old_bytes = block.bytes();
         if bytes <= old_bytes {
             return Ok(true);
         }
@@ -84,7 +85,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         more_units: u32,
         more_bytes: u64,
     ) -> ResourceResult<bool> {
-        let (home, lender) = (block.alloc_stream(), arena.home.slot());
+        let home = block.alloc_stream();
+        let lender = arena.home.slot();
         let is_own = home.slot() == lender;
         let is_ready = |since| is_own || self.uses().is_after_number(home, lender, since);
         let mut state = arena.lock();

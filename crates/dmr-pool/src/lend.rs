@@ -17,9 +17,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if let Some(chunk) = self.settle_and_acquire(own, request) {
             return Some(own.found(chunk));
         }
-        let (uses, home) = (self.uses(), own.home);
+        let uses = self.uses();
+        let home = own.home;
         self.lenders(home, request).find_map(|mut state| {
-            let (arena, lender) = (state.arena, state.arena.home.slot());
+            let arena = state.arena;
+            let lender = state.arena.home.slot();
             let is_after = |since| uses.is_after_number(home, lender, since);
             let ready = |after: &Dependencies, since| is_after(since) && uses.is_after(home, after);
             if let Some(Pending { value: chunk, .. }) = state.acquire_pending(request, ready) {
@@ -132,7 +134,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         home: StreamId,
         request: Request,
     ) -> Option<Found<'p>> {
-        let (arena, hand) = (state.arena, self.transit.open());
+        let arena = state.arena;
+        let hand = self.transit.open();
         let (chunk, pending) = match state.heap.acquire(request.units) {
             Some(chunk) => (chunk, Dependencies::default()),
             None => {

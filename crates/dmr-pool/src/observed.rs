@@ -87,7 +87,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let before = self.observed.take();
         let mut freed = before.map_or_else(Vec::new, |it| std::mem::take(&mut *it.freed()));
         freed.iter_mut().for_each(|region| region.generation = None);
-        let (regions, freed) = (LeakedInChild::default(), LeakedInChild::new(Mutex::new(freed)));
+        let regions = LeakedInChild::default();
+        let freed = LeakedInChild::new(Mutex::new(freed));
         let follows_streams = observer.follows_streams();
         self.observed = Some(Observed { observer, follows_streams, regions, freed });
         self.disable_fast_path();
@@ -129,7 +130,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.free_done_regions();
         let block = self.allocate_chunk(bytes, bytes.saturating_add(GAP), stream, tag)?;
         if let Some(observed) = &self.observed {
-            let (ptr, generation) = (block.ptr(), block.generation());
+            let ptr = block.ptr();
+            let generation = block.generation();
             observed.regions().insert(ptr, generation);
             observed.observer.region_allocated(ptr, bytes, tag, generation);
         }

@@ -252,7 +252,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Frees a block. On an error nothing has changed.
     #[inline(always)]
     fn free(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
-        let (id, home, bytes) = (block.id(), block.alloc_stream(), block.bytes() as u64);
+        let id = block.id();
+        let home = block.alloc_stream();
+        let bytes = block.bytes() as u64;
         block.require_part_depth(0)?;
         self.refuse_free_on(home)?;
         let mut after = Dependencies::default();
@@ -263,7 +265,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 };
                 let is_own = location.arena == home.slot();
                 if !after.is_empty() || !is_own || self.observed.is_some() {
-                    let (deallocated, slot) = (bytes, Some(slot));
+                    let deallocated = bytes;
+                    let slot = Some(slot);
                     let freed =
                         FreedChunk { location, home, after, slot, deallocated, freed: bytes };
                     self.free_used(freed);

@@ -126,7 +126,8 @@ mod tests {
 
     #[test]
     fn contention_and_peak_decay_when_much_has_been_allocated() {
-        let (slack, calm) = (contended(), Slack::new(16));
+        let slack = contended();
+        let calm = Slack::new(16);
         assert!(slack.allowance(GIB) > 11 * GIB, "the peak, and nearly half of it");
         // A thousand times the old peak.
         (1..=8_000).for_each(|allocated| slack.decay(allocated * GIB, GIB));
@@ -149,7 +150,8 @@ mod tests {
 
     #[test]
     fn one_long_interval_counts_as_many_short_ones() {
-        let (slack, live) = (contended(), 8 * GIB);
+        let slack = contended();
+        let live = 8 * GIB;
         slack.decay(10 * 16 * live, live);
         let other = contended();
         (1..=10).for_each(|step| other.decay(step * 16 * live, live));

@@ -174,7 +174,8 @@ impl State {
     /// Returns the addresses of the pages that a chunk covers as a whole.
     pub(crate) fn whole_pages(&self, chunk: ChunkId) -> Range<u64> {
         let Range { start, end } = self.addresses(chunk);
-        let (start, end) = (start.next_multiple_of(self.page), end / self.page * self.page);
+        let start = start.next_multiple_of(self.page);
+        let end = end / self.page * self.page;
         start..end.max(start)
     }
 

@@ -152,7 +152,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                     stats.largest_free = stats.largest_free.max(bytes);
                     let line = &mut by_size[bytes.ilog2() as usize];
                     line.from = 1 << bytes.ilog2();
-                    (line.chunks, line.bytes) = (line.chunks + 1, line.bytes + bytes);
+                    line.chunks = line.chunks + 1;
+                    line.bytes = line.bytes + bytes;
                 }
             });
         }
@@ -242,7 +243,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// each `step` records. Unlocks the arena now and then.
     fn visit_chunks(&self, arena: &Arena, step: usize, mut act: impl FnMut(&State, ChunkReport)) {
         let freed = self.freed_regions_in(arena);
-        let (mut from, most) = (1, AT_A_TIME.saturating_mul(step));
+        let mut from = 1;
+        let most = AT_A_TIME.saturating_mul(step);
         loop {
             let state = arena.lock();
             for mut report in state.heap.reports(from, from.saturating_add(most), step) {

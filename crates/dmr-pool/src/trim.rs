@@ -62,14 +62,16 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Deallocates the free segments of an arena upstream, as long as more than `bytes` bytes are reserved.
     fn trim_segments(&self, arena: &Arena, bytes: u64) -> ResourceResult<()> {
-        let (mut refused, mut outcome) = (Vec::new(), Ok(()));
+        let mut refused = Vec::new();
+        let mut outcome = Ok(());
         while self.reserved.load(Ordering::Relaxed) > bytes {
             let hand = self.transit.open();
             let is_new = |memory: &SpanMemory| matches!(memory, SpanMemory::Block(block) if !refused.contains(&block.ptr()));
             let span = arena.lock().remove_span(is_new);
             let Some(SpanMemory::Block(block)) = span else { break };
             hand.hold();
-            let (ptr, bytes) = (block.ptr(), block.bytes() as u64);
+            let ptr = block.ptr();
+            let bytes = block.bytes() as u64;
             let passed = PassedBlock::of(&block);
             self.report_destroyed(ptr);
             let deallocated = self.upstream.deallocate(block);

@@ -35,7 +35,8 @@ fn assert_apart(blocks: &[DeviceBlock]) {
         assert!(reserved >= bytes, "{reserved} bytes at {ptr:#x} for {bytes}");
     }
     for pair in ranges.windows(2) {
-        let (end, next) = (pair[0].0 + pair[0].2 as u64, pair[1].0);
+        let end = pair[0].0 + pair[0].2 as u64;
+        let next = pair[1].0;
         assert!(end <= next, "a block that ends at {end:#x}, and one at {next:#x}");
     }
 }
@@ -66,7 +67,8 @@ fn the_one_free_piece_that_is_large_enough_is_found() {
     let all = 16 << 20;
     let config = PoolConfig::fast().with_initial_size(all).with_maximum_size(all);
     let pool = pool(&rig, config);
-    let (small, large) = (1090 * UNIT, 1110 * UNIT);
+    let small = 1090 * UNIT;
+    let large = 1110 * UNIT;
     let mut pieces = vec![take(&pool, large)];
     let mut held = Vec::new();
     for _ in 0..8 {

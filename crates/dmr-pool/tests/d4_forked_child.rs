@@ -28,13 +28,15 @@ fn a_child_is_refused_and_the_parent_goes_on<R: DeviceMemoryResource>(
     let resource = make(&rig);
     let stream = rig.stream();
     let allocate = || resource.allocate(BYTES, stream.id(), AllocTag::UNTAGGED).unwrap();
-    let (mut block, retired) = (allocate(), allocate());
+    let mut block = allocate();
+    let retired = allocate();
     let open = |block| {
         let uses = [BlockUse::new(block, Access::Write)];
         resource.prepare_uses(&uses, stream.id()).unwrap()
     };
-    let (finished, cancelled, closed_by_parent) =
-        (open(block.id()), open(block.id()), open(block.id()));
+    let finished = open(block.id());
+    let cancelled = open(block.id());
+    let closed_by_parent = open(block.id());
     let of_retired = open(retired.id());
     resource.deallocate(retired).unwrap();
 

@@ -52,7 +52,9 @@ fn it_stays_the_same_block_with_what_was_in_it() {
         pool.deallocate(first).unwrap();
         let mut block = take(pool, MIB);
         rig.ops().fill_pattern(&block, 0..MIB, 7, home).unwrap();
-        let (id, ptr, stream) = (block.id(), block.ptr(), block.alloc_stream());
+        let id = block.id();
+        let ptr = block.ptr();
+        let stream = block.alloc_stream();
         for bytes in [MIB + 1, 3 * MIB, 16 * MIB] {
             assert!(pool.try_grow(&mut block, bytes).unwrap(), "{bytes}");
             assert_eq!((block.id(), block.ptr(), block.alloc_stream()), (id, ptr, stream));
@@ -89,7 +91,8 @@ fn a_block_that_is_as_large_already_stays_as_it_is() {
 #[test]
 fn what_a_block_was_rounded_up_to_is_its_own_up_to_the_next_block() {
     each(PoolConfig::fast(), |_, pool| {
-        let (x, y) = (take(pool, 1000), take(pool, 1000));
+        let x = take(pool, 1000);
+        let y = take(pool, 1000);
         let (mut lower, upper) = if x.ptr() < y.ptr() { (x, y) } else { (y, x) };
         let reserved = lower.reserved_bytes();
         assert_eq!(lower.ptr() + reserved as u64, upper.ptr());
@@ -105,7 +108,8 @@ fn what_a_block_was_rounded_up_to_is_its_own_up_to_the_next_block() {
 #[test]
 fn nothing_changes_if_what_follows_is_another_block() {
     each(PoolConfig::fast().with_growth(16 << 20), |_, pool| {
-        let (x, y) = (take(pool, MIB), take(pool, MIB));
+        let x = take(pool, MIB);
+        let y = take(pool, MIB);
         let (mut lower, upper) = if x.ptr() < y.ptr() { (x, y) } else { (y, x) };
         assert_eq!(lower.ptr() + MIB as u64, upper.ptr());
         let before = (pool.usage(), lower.reserved_bytes());
@@ -139,7 +143,8 @@ fn what_does_not_exist_is_refused_cleanly() {
 fn it_does_not_grow_under_another_streams_open_window() {
     each(PoolConfig::fast().with_growth(16 << 20), |rig, pool| {
         // The first lease is of the default stream.
-        let (_first, other) = (rig.stream(), rig.stream());
+        let _first = rig.stream();
+        let other = rig.stream();
         let mut block = take(pool, MIB);
         let uses = [BlockUse::new(block.id(), Access::Read)];
         let window = pool.prepare_uses(&uses, other.id()).unwrap();
@@ -158,7 +163,9 @@ fn it_does_not_grow_under_another_streams_open_window() {
 #[test]
 fn a_block_grows_beside_uses_of_its_parts_but_not_under_their_windows() {
     each(PoolConfig::fast().with_growth(16 << 20), |rig, pool| {
-        let (_first, other, third) = (rig.stream(), rig.stream(), rig.stream());
+        let _first = rig.stream();
+        let other = rig.stream();
+        let third = rig.stream();
         let mut block = take(pool, MIB);
         let part = |block: &DeviceBlock, start: usize| {
             let bytes = ByteRange::new(block.ptr() + start as u64, 4096);

@@ -33,7 +33,8 @@ fn each(play: impl Fn(&Rig, &Pool, DeviceBlock) -> DeviceBlock) {
         let pool = make(&rig);
         let home = pool.streams().default_stream();
         let take = || pool.allocate(BYTES, home, AllocTag::UNTAGGED).unwrap();
-        let (first, second) = (take(), take());
+        let first = take();
+        let second = take();
         let (block, neighbour) =
             if first.ptr() < second.ptr() { (first, second) } else { (second, first) };
         assert_eq!(block.ptr() + BYTES as u64, neighbour.ptr());

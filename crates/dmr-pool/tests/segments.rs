@@ -67,7 +67,8 @@ fn blocks_are_as_aligned_as_the_pool_says_whatever_upstream_aligns_to() {
     let rig = Rig::new();
     for dedicated_from in [u64::MAX, 1 << 20] {
         let config = PoolConfig::fast().with_alignment(4096).with_dedicated_from(dedicated_from);
-        let (pool, stream) = (pool(&rig, 0, config), rig.streams().default_stream());
+        let pool = pool(&rig, 0, config);
+        let stream = rig.streams().default_stream();
         let blocks: Vec<_> = [1, 5000, 2 << 20, 4096, (2 << 20) + 1]
             .map(|bytes| pool.allocate(bytes, stream, AllocTag::UNTAGGED).unwrap())
             .into();

@@ -210,7 +210,8 @@ fn callbacks_of_two_pools_may_allocate_from_each_other() {
     let pools = Arc::new(OnceLock::<[Weak<Called>; 2]>::new());
     let both_are_inside = Arc::new(Barrier::new(2));
     let make = |other: usize| {
-        let (pools, both_are_inside) = (Arc::clone(&pools), Arc::clone(&both_are_inside));
+        let pools = Arc::clone(&pools);
+        let both_are_inside = Arc::clone(&both_are_inside);
         pool_that_is_called(&rig, move |_| {
             if !IS_INSIDE.replace(true) {
                 both_are_inside.wait();

@@ -160,7 +160,8 @@ fn memory_of_a_block_deallocated_in_a_window_is_not_reused_before_the_window_clo
         let block = stage.allocate(a, ALL);
         stage.write(a, &block, 1);
         let window = stage.open(b, &block, Access::Read);
-        let (shadow, first) = (shadow_of(&block), block.ptr());
+        let shadow = shadow_of(&block);
+        let first = block.ptr();
         stage.free_in_window(block);
         assert_eq!((stage.pool.usage().live, stage.pool.usage().retired), (0, ALL as u64));
         for stream in [a, b, c] {
@@ -182,7 +183,8 @@ fn merged_chunks_have_the_latest_dependency() {
         // The reader of the small block's, and the borrower's.
         needs_each_wait(tight().with_maximum_size(4 * MIB), 2, |stage| {
             let [a, b, _] = stage.streams();
-            let (x, y) = (stage.allocate(a, ALL / 2), stage.allocate(a, ALL / 2));
+            let x = stage.allocate(a, ALL / 2);
+            let y = stage.allocate(a, ALL / 2);
             assert_eq!(x.ptr() + ALL as u64 / 2, y.ptr());
             let (early, late) = if first_is_last { (y, x) } else { (x, y) };
             let start = early.ptr().min(late.ptr());
@@ -235,7 +237,8 @@ fn a_reader_that_borrows_what_it_has_read_waits_for_the_owners_later_work() {
 fn a_stream_that_has_waited_already_waits_no_more() {
     needs_each_wait(tight().with_maximum_size(4 * MIB), 2, |stage| {
         let [a, b, _] = stage.streams();
-        let (block, other) = (stage.allocate(a, ALL), stage.allocate(a, 256));
+        let block = stage.allocate(a, ALL);
+        let other = stage.allocate(a, 256);
         stage.write(a, &block, 1);
         stage.read(b, &block, 1);
         let first = block.ptr();

@@ -12,7 +12,8 @@ use support::{MIB, UPSTREAMS, shadow_of};
 /// then used on another stream.
 fn play(stage: &Stage) {
     let [a, b, _] = stage.streams();
-    let (x, y) = (stage.allocate(a, ALL / 2), stage.allocate(a, ALL / 2));
+    let x = stage.allocate(a, ALL / 2);
+    let y = stage.allocate(a, ALL / 2);
     let (mut lower, upper) = if x.ptr() < y.ptr() { (x, y) } else { (y, x) };
     assert_eq!(lower.ptr() + ALL as u64 / 2, upper.ptr());
     stage.write(a, &lower, 1);

@@ -93,7 +93,8 @@ fn a_region_ends_when_all_work_with_it_is_done_and_no_sooner() {
         stage.pass(b, 4096, 1);
         stage.rig.device().synchronize().unwrap();
         stage.pool.try_reap().unwrap();
-        let (own, shared) = (stage.allocate(a, 5000), stage.allocate(a, 6000));
+        let own = stage.allocate(a, 5000);
+        let shared = stage.allocate(a, 6000);
         // Each query makes the simulator execute one step.
         for _ in 0..20 {
             stage.fill(a, &own, 1);
@@ -304,7 +305,8 @@ fn threads_that_share_an_observed_pool_cause_no_wrong_report() {
         let witness = Witness::new(&rig);
         let config = tight().with_maximum_size(8 * MIB);
         let pool = pool_with(upstream, &rig, config, Some(witness.clone()));
-        let (together, tag) = (Barrier::new(THREADS), AllocTag::new("block"));
+        let together = Barrier::new(THREADS);
+        let tag = AllocTag::new("block");
         let play = |thread: usize| {
             let stream = rig.stream();
             rig.device().bind().unwrap();
@@ -343,7 +345,8 @@ fn programs(upstream: Upstream, policy: Policy, numbers: std::ops::Range<u64>) {
     }
     let count = numbers.end - numbers.start;
     assert!(seen.allocated > 5 * count, "{seen}");
-    let (refused, retired) = (seen.of(Conflict::OutOfMemory), seen.of(Conflict::FreeInWindow));
+    let refused = seen.of(Conflict::OutOfMemory);
+    let retired = seen.of(Conflict::FreeInWindow);
     assert!(refused > count / 20 && retired > count / 10, "{seen}");
 }
 

@@ -27,7 +27,9 @@ fn make(upstream: Upstream, rig: &Rig) -> Pool {
 fn frees_and_allocations_of_other_blocks_hide_no_race() {
     for upstream in UPSTREAMS {
         let rig = rig(Policy::Eager, 0, 256 * MIB);
-        let (pool, a, b) = (make(upstream, &rig), rig.stream(), rig.stream());
+        let pool = make(upstream, &rig);
+        let a = rig.stream();
+        let b = rig.stream();
         let block = pool.allocate(4096, a.id(), TAG).unwrap();
         set_bytes(&rig, a.id(), block.ptr(), 4096);
         for stream in [&a, &b] {
@@ -56,7 +58,8 @@ fn frees_and_allocations_of_other_blocks_hide_no_race() {
 fn memory_touched_after_its_block_was_deallocated_is_a_finding_at_once() {
     for upstream in UPSTREAMS {
         let rig = rig(Policy::Lazy, 0, 256 * MIB);
-        let (pool, a) = (make(upstream, &rig), rig.stream());
+        let pool = make(upstream, &rig);
+        let a = rig.stream();
         let block = pool.allocate(4096, a.id(), TAG).unwrap();
         let ptr = block.ptr();
         set_bytes(&rig, a.id(), ptr, 4096);
@@ -69,10 +72,12 @@ fn memory_touched_after_its_block_was_deallocated_is_a_finding_at_once() {
 
 /// The driver calls of a program that passes blocks between two streams.
 fn calls(rig: &Rig, pool: &Pool) -> CallCounts {
-    let (a, b) = (rig.stream(), rig.stream());
+    let a = rig.stream();
+    let b = rig.stream();
     rig.universe().reset_calls();
     for turn in 0..40 {
-        let (stream, bytes) = (if turn % 2 == 0 { &a } else { &b }, 1000 + 3000 * (turn % 5));
+        let stream = if turn % 2 == 0 { &a } else { &b };
+        let bytes = 1000 + 3000 * (turn % 5);
         let block = pool.allocate(bytes, stream.id(), TAG).unwrap();
         set_bytes(rig, stream.id(), block.ptr(), bytes);
         pool.record_block_use(&block, b.id()).unwrap();
@@ -107,7 +112,8 @@ fn programs(upstream: Upstream, policy: Policy, numbers: std::ops::Range<u64>) {
         }
         Arc::into_inner(rig).expect("the program has ended").assert_clean();
     }
-    let (refused, retired) = (seen.of(Conflict::OutOfMemory), seen.of(Conflict::FreeInWindow));
+    let refused = seen.of(Conflict::OutOfMemory);
+    let retired = seen.of(Conflict::FreeInWindow);
     assert!(seen.allocated > 0 && refused > 0 && retired > 0, "{seen}");
 }
 

@@ -182,7 +182,8 @@ fn a_driver_error_is_not_reported_as_a_lack_of_memory() {
     ] {
         let stage = Stage::new(upstream, PoolConfig::fast().with_growth(2 * MIB));
         let [a, b, _] = stage.streams();
-        let (pending, free) = (stage.allocate(a, ALL), stage.allocate(a, ALL));
+        let pending = stage.allocate(a, ALL);
+        let free = stage.allocate(a, ALL);
         stage.write(b, &pending, 1);
         stage.free(pending);
         stage.free(free);

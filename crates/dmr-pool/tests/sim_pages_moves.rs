@@ -143,7 +143,8 @@ fn a_page_that_did_not_move_after_all_is_still_waited_for() {
     let [a, b, c] = stage.streams();
     let mut held: Vec<_> = (0..4).map(|_| stage.allocate(a, ALL)).collect();
     held.sort_by_key(DeviceBlock::ptr);
-    let (last, used) = (held.remove(3), held.remove(1));
+    let last = held.remove(3);
+    let used = held.remove(1);
     stage.write(a, &used, 1);
     stage.read(b, &used, 1);
     let at = used.ptr();

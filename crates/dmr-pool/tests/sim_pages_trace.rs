@@ -20,7 +20,8 @@ use dmr_trace::TraceReader;
 type Step = (usize, Option<usize>, usize);
 
 fn steps(path: &Path) -> Vec<Step> {
-    let (mut steps, mut live) = (Vec::new(), HashMap::new());
+    let mut steps = Vec::new();
+    let mut live = HashMap::new();
     let mut streams = HashMap::new();
     for row in TraceReader::open(path).unwrap() {
         let record = row.unwrap().record;
@@ -49,10 +50,12 @@ fn replay(path: &Path, rounds: usize, config: PoolConfig) -> (u64, u64, Vec<Call
         VirtualCudaResource::new(Arc::clone(rig.streams()), VirtualConfig::new()).unwrap();
     let pool = PoolResource::new(upstream, Arc::clone(rig.streams()), config).unwrap();
     let leases: Vec<_> = (0..streams).map(|_| rig.stream()).collect();
-    let (mut peak, mut calls) = (0, Vec::new());
+    let mut peak = 0;
+    let mut calls = Vec::new();
     for _ in 0..rounds {
         rig.universe().reset_calls();
-        let (mut live, mut blocks) = (0, HashMap::new());
+        let mut live = 0;
+        let mut blocks = HashMap::new();
         for &(at, bytes, stream) in &steps {
             if let Some(bytes) = bytes {
                 let block = pool.allocate(bytes, leases[stream].id(), AllocTag::UNTAGGED).unwrap();

@@ -19,7 +19,8 @@ fn press(config: PoolConfig) -> (StepCounts, u64) {
     let leases: Vec<_> = (0..16).map(|_| rig.stream()).collect();
     let mut random = Random::new(1);
     let mut held: Vec<DeviceBlock> = Vec::new();
-    let (mut live, mut refused) = (0, 0);
+    let mut live = 0;
+    let mut refused = 0;
     for _ in 0..CALLS {
         let bytes = (4096 << random.below(13)) + 256 * random.below(4096);
         while live + bytes > LIMIT / 5 * 4 {

@@ -59,7 +59,8 @@ impl Scene<'_> {
     }
 
     fn enter(&self, block: &DeviceBlock) {
-        let (start, end) = (block.ptr(), block.ptr() + block.bytes() as u64);
+        let start = block.ptr();
+        let end = block.ptr() + block.bytes() as u64;
         let mut blocks = self.blocks.lock().unwrap();
         if let Some((&other, &its_end)) = blocks.range(..end).next_back() {
             assert!(its_end <= start, "{start:x}..{end:x} and {other:x}..{its_end:x}");

@@ -31,7 +31,8 @@ fn pool(rig: &Rig) -> PoolResource<DirectCudaResource> {
 #[test]
 fn nothing_is_allocated_or_freed_on_a_capturing_stream() {
     let rig = Rig::simulated();
-    let (pool, stream) = (pool(&rig), rig.stream());
+    let pool = pool(&rig);
+    let stream = rig.stream();
     let block = pool.allocate(1000, stream.id(), AllocTag::UNTAGGED).unwrap();
     let before = pool.usage();
     begin(&stream);
@@ -47,7 +48,9 @@ fn nothing_is_allocated_or_freed_on_a_capturing_stream() {
 #[test]
 fn a_capturing_stream_is_passed_over_as_a_lender() {
     let rig = Rig::simulated();
-    let (pool, lender, borrower) = (pool(&rig), rig.stream(), rig.stream());
+    let pool = pool(&rig);
+    let lender = rig.stream();
+    let borrower = rig.stream();
     let block = pool.allocate(32 << 20, lender.id(), AllocTag::UNTAGGED).unwrap();
     pool.deallocate(block).unwrap();
     let reserved = pool.usage().reserved;
@@ -67,7 +70,8 @@ fn an_allocation_whose_stream_begins_to_capture_meanwhile_is_refused() {
     let upstream = DirectCudaResource::new(Arc::clone(rig.streams()));
     let config = PoolConfig::fast().with_maximum_size(64 << 20);
     let pool = PoolResource::new(upstream, Arc::clone(rig.streams()), config).unwrap();
-    let (lender, borrower) = (rig.stream(), rig.stream());
+    let lender = rig.stream();
+    let borrower = rig.stream();
     let block = pool.allocate(48 << 20, lender.id(), AllocTag::UNTAGGED).unwrap();
     rig.delay(lender.id());
     pool.deallocate(block).unwrap();

@@ -11,7 +11,8 @@ use dmr_testkit::Rig;
 fn play(resource: &dyn DeviceMemoryResource, rig: &Rig, one_block: bool) {
     let [home, user] = [rig.stream(), rig.stream()];
     let block = resource.allocate(4096, home.id(), AllocTag::UNTAGGED).unwrap();
-    let (id, uses) = (block.id(), [BlockUse::new(block.id(), Access::Write)]);
+    let id = block.id();
+    let uses = [BlockUse::new(block.id(), Access::Write)];
     resource.finish_uses(resource.prepare_uses(&uses, user.id()).unwrap()).unwrap();
     std::thread::scope(|scope| {
         // In here: a test that fails lets the other thread go.

@@ -21,7 +21,8 @@ fn the_map_covers_what_is_reserved_and_the_numbers_are_its_sums() {
     let [large, small, middle] = blocks;
     pool.deallocate(small).unwrap();
 
-    let (stats, map) = (pool.stats(), pool.heap_map());
+    let stats = pool.stats();
+    let map = pool.heap_map();
     assert_eq!((stats.reserved, stats.segments, stats.arenas), (16 * MIB, 1, 1));
     assert_eq!(stats.in_use, 3 * MIB + (256 << 10));
     assert_eq!(stats.in_use + stats.cached + stats.pending, stats.reserved);

@@ -36,7 +36,8 @@ impl Second {
         // SAFETY: the driver is loaded already.
         let library = LIBRARY_NAMES.iter().find_map(|name| unsafe { Library::new(*name) }.ok());
         let library = library.expect("the driver");
-        let (mut handle, context) = (std::ptr::null_mut(), rig.device().context());
+        let mut handle = std::ptr::null_mut();
+        let context = rig.device().context();
         // SAFETY: the prototype of cuda.h; the first argument is the address of a handle.
         let code = unsafe {
             let create = library.get::<Create>(b"cuCtxCreate_v2").unwrap();

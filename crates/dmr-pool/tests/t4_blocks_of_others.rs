@@ -22,10 +22,13 @@ fn pool(rig: &Rig) -> PoolResource<DirectCudaResource> {
 
 fn a_pool_refuses_blocks_of<R: DeviceMemoryResource>(make: impl FnOnce(&Rig) -> R) {
     let rig = Rig::new();
-    let (pool, other, stream) = (pool(&rig), make(&rig), rig.stream());
+    let pool = pool(&rig);
+    let other = make(&rig);
+    let stream = rig.stream();
     let own = pool.allocate(BYTES, stream.id(), AllocTag::UNTAGGED).unwrap();
     let mut block = other.allocate(BYTES, stream.id(), AllocTag::UNTAGGED).unwrap();
-    let (before, of_other) = (pool.usage(), other.usage());
+    let before = pool.usage();
+    let of_other = other.usage();
     let grown = pool.try_grow(&mut block, 2 * BYTES).unwrap_err();
     assert!(matches!(grown, ResourceError::ForeignBlock { .. }), "{grown}");
     let refused = pool.deallocate(block).unwrap_err();
@@ -60,7 +63,8 @@ fn a_pool_refuses_blocks_of_a_tracked_resource_on_the_same_streams() {
 #[test]
 fn a_pool_over_host_memory_allocates_nothing() {
     let rig = Rig::new();
-    let (streams, stream) = (rig.streams(), rig.stream());
+    let streams = rig.streams();
+    let stream = rig.stream();
     let pinned = PinnedResource::new(Arc::clone(streams), PinnedKind::Cached);
     let tracked = Tracked::new(pinned.clone(), Arc::clone(streams)).unwrap();
     let over_pinned =

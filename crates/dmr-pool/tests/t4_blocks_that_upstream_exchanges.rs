@@ -34,13 +34,15 @@ fn another_block_in_the_refusal_of_a_segment_is_no_segment() {
     for is_pinned in [false, true] {
         for bytes in [MIB, 64 * MIB] {
             let rig = Rig::new();
-            let (pool, lease) = (pool(&rig), rig.stream());
+            let pool = pool(&rig);
+            let lease = rig.stream();
             let stream = lease.id();
             let block = pool.allocate(4 * MIB, stream, TAG).unwrap();
             pool.deallocate(block).unwrap();
             let other = other(&rig, &pool, bytes, stream, is_pinned);
             let name = format!("block {} ", other.generation());
-            let (start, end) = (other.ptr(), other.ptr() + bytes as u64);
+            let start = other.ptr();
+            let end = other.ptr() + bytes as u64;
             pool.upstream().refuse_with(other);
             let refused = pool.trim_to(0).unwrap_err();
             assert!(matches!(refused, ResourceError::WrongMemory { .. }), "{refused}");

@@ -103,7 +103,9 @@ fn strand_nothing<U: DeviceMemoryResource>(config: PoolConfig, make: impl Fn(&Ri
                 .into_iter()
                 .enumerate()
                 .map(|(nth, inbox)| {
-                    let (senders, rig, pool) = (senders.clone(), &rig, &pool);
+                    let senders = senders.clone();
+                    let rig = &rig;
+                    let pool = &pool;
                     scope.spawn(move || {
                         work(rig, pool, round * THREADS + nth as u64, &inbox, &senders);
                         inbox
@@ -191,7 +193,8 @@ fn lend_while_busy<U: DeviceMemoryResource>(make: impl FnOnce(&Rig) -> U) {
     // The driver's lock would keep the threads apart.
     let config = config.with_capture_checks(false);
     let pool = PoolResource::new(make(&rig), Arc::clone(rig.streams()), config).unwrap();
-    let (lender, borrower) = (rig.stream(), rig.stream());
+    let lender = rig.stream();
+    let borrower = rig.stream();
     let allocate =
         |bytes, lease: &StreamLease| pool.allocate(bytes, lease.id(), AllocTag::UNTAGGED);
     pool.deallocate(allocate(4 << 20, &lender).unwrap()).unwrap();

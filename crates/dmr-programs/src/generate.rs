@@ -268,7 +268,8 @@ impl Draw {
         let class = self.random.pick(&CLASSES);
         let jitter = if self.random.one_in(2) { 4 * self.random.below(class / 8) } else { 0 };
         let bytes = ((class + jitter) * self.scale) as usize;
-        let (block, stream) = (self.name(), self.stream());
+        let block = self.name();
+        let stream = self.stream();
         self.blocks.push((block, bytes, false));
         let mut steps = vec![Step::Allocate { block, bytes, stream }];
         match self.random.below(8) {
@@ -358,7 +359,8 @@ impl Draw {
         let start = start as usize;
         let end = start + 4 * (1 + self.random.below((*bytes - start) as u64 / 4) as usize);
         let end = end.min(*bytes);
-        (*bytes, *is_part) = (end - start, true);
+        *bytes = end - start;
+        *is_part = true;
         vec![Step::Narrow { block: *block, start, end }]
     }
 

@@ -49,8 +49,8 @@ fn main() -> ExitCode {
     // A panic in a program is a failure of the program, and is printed with it.
     std::panic::set_hook(Box::new(|_| {}));
     let started = Instant::now();
-    let (next, done) =
-        (AtomicU64::new(0), Mutex::new((Counts::default(), BTreeMap::new(), 0usize)));
+    let next = AtomicU64::new(0);
+    let done = Mutex::new((Counts::default(), BTreeMap::new(), 0usize));
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {

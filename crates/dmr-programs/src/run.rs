@@ -80,7 +80,8 @@ impl Runner {
 
     fn end_machine(&mut self, rig: Arc<Rig>) -> Result<(), Failure> {
         let calls = rig.universe().calls();
-        let (maps, creates) = (calls.count("cuMemMap"), calls.count("cuMemCreate"));
+        let maps = calls.count("cuMemMap");
+        let creates = calls.count("cuMemCreate");
         self.pages_moved += maps.saturating_sub(creates);
         let failed = |text: &str| Failure::at_end(FailureKind::MemoryLeft, text);
         let rig = Arc::try_unwrap(rig).map_err(|_| failed("a program still holds its machine"))?;

@@ -36,7 +36,8 @@ impl Shrinker {
         }
         match self.runner.play_alone(&program) {
             Err(failure) if failure.kind == self.failure.kind => {
-                (self.best, self.failure) = (program, failure);
+                self.best = program;
+                self.failure = failure;
                 true
             }
             _ => false,

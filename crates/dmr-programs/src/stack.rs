@@ -210,7 +210,8 @@ pub fn build(stack: Stack, rig: &Rig, seed: u64, wiring: &Wiring) -> Result<Buil
             Built { pool: Some(Arc::clone(&pool)), reports_blocks, ..layered(pool) }
         }
         Stack::CallbackPool => {
-            let (callbacks, of_callback) = (Arc::new(AtomicU64::new(0)), Arc::new(OnceLock::new()));
+            let callbacks = Arc::new(AtomicU64::new(0));
+            let of_callback = Arc::new(OnceLock::new());
             let callback =
                 callback_that_allocates(Arc::clone(&of_callback), Arc::clone(&callbacks));
             let direct = DirectCudaResource::new(Arc::clone(streams));

@@ -229,8 +229,10 @@ fn use_of(memory: &str, access: &str) -> Option<Used> {
 }
 
 fn step_of(words: &[&str]) -> Option<Step> {
-    let (block, stream) = (|word| number::<u32>('b', word), |word| number::<usize>('s', word));
-    let (window, pinned) = (|word| number::<u32>('w', word), |word| number::<u32>('p', word));
+    let block = |word| number::<u32>('b', word);
+    let stream = |word| number::<usize>('s', word);
+    let window = |word| number::<u32>('w', word);
+    let pinned = |word| number::<u32>('p', word);
     Some(match words {
         ["allocate", b, "of", bytes, "on", s] => {
             Step::Allocate { block: block(b)?, bytes: bytes.parse().ok()?, stream: stream(s)? }

@@ -53,7 +53,8 @@ impl DeviceMemoryResource for Watched {
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        let (ptr, bytes) = (block.ptr(), block.bytes());
+        let ptr = block.ptr();
+        let bytes = block.bytes();
         self.destroyed(ptr);
         self.upstream.deallocate(block).inspect_err(|_| self.created(ptr, bytes))
     }
@@ -80,7 +81,8 @@ impl VirtualMemory for Watched {
 
     fn release(&self, range: AddressRange) -> Result<(), Box<ReleaseError>> {
         let Ok(memory) = self.memory() else { return Ok(()) };
-        let (base, bytes) = (range.base(), range.bytes() as usize);
+        let base = range.base();
+        let bytes = range.bytes() as usize;
         self.destroyed(base);
         memory.release(range).inspect_err(|_| self.created(base, bytes))
     }

@@ -19,7 +19,8 @@ fn programs(stack: Stack, policy: Policy, numbers: std::ops::Range<u64>) {
         }
     }
     runner.end().unwrap_or_else(|failure| panic!("{failure}"));
-    let (counts, moved) = (&runner.counts, runner.pages_moved);
+    let counts = &runner.counts;
+    let moved = runner.pages_moved;
     assert!(counts.allocated > 5 * count, "{counts}");
     for conflict in [Conflict::OutOfMemory, Conflict::FreeInWindow, Conflict::GrowGranted] {
         assert!(counts.of(conflict) > count / 10, "{}\n{counts}", conflict.text());

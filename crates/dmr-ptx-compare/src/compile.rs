@@ -116,7 +116,8 @@ impl<'a> Open<'a> {
         // SAFETY: the function has this type; all strings end with a zero and outlive the call.
         let code = unsafe {
             let create = library.get::<Create>(b"nvrtcCreateProgram\0")?;
-            let (headers, names) = (texts.pointers.as_ptr(), names.pointers.as_ptr());
+            let headers = texts.pointers.as_ptr();
+            let names = names.pointers.as_ptr();
             let count = HEADERS.len() as c_int;
             create(&mut program, source.as_ptr(), name.as_ptr(), count, headers, names)
         };

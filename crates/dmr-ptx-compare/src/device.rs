@@ -84,7 +84,8 @@ pub fn run(image: &Image, seed: u64) -> Result<Vec<Record>, RunError> {
             let outcome = machine.launch(kernel, &launch);
             if let Err(reason) = &outcome {
                 if machine.universe.is_none() {
-                    let (kernel, variant) = (kernel.clone(), launch.variant);
+                    let kernel = kernel.clone();
+                    let variant = launch.variant;
                     return Err(RunError::Lost { kernel, variant, reason: reason.clone() });
                 }
                 machine = Machine::start(image)?;
@@ -186,8 +187,10 @@ unsafe fn load(image: &Image) -> Result<CUmodule, DriverError> {
     let mut names = [CUjit_option::CU_JIT_OPTIMIZATION_LEVEL];
     let mut values = [image.jit_level.unwrap_or_default() as usize as *mut c_void];
     let count = u32::from(image.jit_level.is_some());
-    let (mut module, bytes) = (std::ptr::null_mut(), image.bytes.as_ptr().cast());
-    let (names, values) = (names.as_mut_ptr(), values.as_mut_ptr());
+    let mut module = std::ptr::null_mut();
+    let bytes = image.bytes.as_ptr().cast();
+    let names = names.as_mut_ptr();
+    let values = values.as_mut_ptr();
     // SAFETY: by this function's contract; there are `count` options, and the module's place is a live local.
     unsafe { sys::cuModuleLoadDataEx(&raw mut module, bytes, count, names, values) }.result()?;
     Ok(module)

@@ -172,7 +172,8 @@ impl Element {
         if self.canonical(a) == self.canonical(b) {
             return Some(0);
         }
-        let (a, b) = (self.decode(a), self.decode(b));
+        let a = self.decode(a);
+        let b = self.decode(b);
         let largest = a.abs().max(b.abs()).max(1.0);
         let exponent = ((largest.to_bits() >> 52) & 0x7ff) as i32 - 1023;
         let unit = 2f64.powi(exponent - of.mantissa_bits() as i32);

@@ -66,7 +66,8 @@ pub fn compare(left: &[Record], right: &[Record], seed: u64) -> Vec<Compared> {
         };
         let unordered =
             launch.is_some_and(|launch| launch.outputs().any(|output| output.bounds.is_some()));
-        let (kernel, variant) = (record.kernel.clone(), record.variant.clone());
+        let kernel = record.kernel.clone();
+        let variant = record.variant.clone();
         all.push(Compared { kernel, variant, difference, unordered });
     }
     all

@@ -3,7 +3,8 @@
 /// Returns parts of about `bytes` bytes. Each has all variables and functions, and some of the kernels.
 #[must_use]
 pub fn split(text: &str, bytes: usize) -> Vec<String> {
-    let (mut head, mut kernels) = (String::new(), Vec::new());
+    let mut head = String::new();
+    let mut kernels = Vec::new();
     let mut in_kernel = false;
     for line in text.split_inclusive('\n') {
         let words = line.strip_prefix(".visible ").or(line.strip_prefix(".weak ")).unwrap_or(line);

@@ -36,10 +36,12 @@ fn main() -> std::process::ExitCode {
     let threads = numbers.next().unwrap_or(1).max(1);
     let pool = programs::Pool::new();
     println!("{} statements, {} of them blocks", pool.len(), pool.blocks());
-    let (all, start) = (Mutex::new(Counts::default()), Instant::now());
+    let all = Mutex::new(Counts::default());
+    let start = Instant::now();
     std::thread::scope(|scope| {
         for thread in 0..threads {
-            let (pool, all) = (&pool, &all);
+            let pool = &pool;
+            let all = &all;
             let inputs = (first + thread..first + count).step_by(threads as usize);
             scope.spawn(move || {
                 let counts = inputs_of(inputs, runs, pool, count / threads / 10);
@@ -48,7 +50,8 @@ fn main() -> std::process::ExitCode {
                 all.ran += counts.ran;
                 all.panics += counts.panics;
                 if counts.slowest > all.slowest {
-                    (all.slowest, all.slowest_input) = (counts.slowest, counts.slowest_input);
+                    all.slowest = counts.slowest;
+                    all.slowest_input = counts.slowest_input;
                 }
             });
         }
@@ -96,7 +99,8 @@ fn inputs_of(
             }
         }
         if start.elapsed() > counts.slowest {
-            (counts.slowest, counts.slowest_input) = (start.elapsed(), number);
+            counts.slowest = start.elapsed();
+            counts.slowest_input = number;
         }
         if step > 0 && (done as u64 + 1).is_multiple_of(step) {
             println!("{} inputs, {}", done + 1, peak_memory());

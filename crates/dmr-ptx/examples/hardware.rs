@@ -127,7 +127,9 @@ fn report(Measured { form, words, line }: &Measured) -> Option<String> {
 /// Writes the kernels and the operands.
 fn write(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
     std::fs::create_dir_all(folder)?;
-    let (mut kernels, mut list, mut tables) = (Vec::<u8>::new(), String::new(), Vec::<u8>::new());
+    let mut kernels = Vec::<u8>::new();
+    let mut list = String::new();
+    let mut tables = Vec::<u8>::new();
     let mut places = BTreeMap::new();
     for (number, form) in hardware::forms().iter().enumerate() {
         let place = *places.entry((form.seed(), form.rows)).or_insert_with(|| {

@@ -5,7 +5,9 @@
 use dmr_ptx::Program;
 
 fn main() {
-    let (mut good, mut all, mut registers) = (0, 0, 0);
+    let mut good = 0;
+    let mut all = 0;
+    let mut registers = 0;
     for path in std::env::args().skip(1) {
         let program = match std::fs::read_to_string(&path) {
             Ok(text) => Program::load(&text),

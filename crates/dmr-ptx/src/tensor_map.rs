@@ -182,7 +182,8 @@ impl TensorMap {
         let wide = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let dimension = |index: usize| {
             let at = 16 + 20 * index;
-            let (box_size, element_stride) = (word(at + 12), word(at + 16));
+            let box_size = word(at + 12);
+            let element_stride = word(at + 16);
             let size = u64::from(word(at)) + 1;
             let valid = (1..=256).contains(&box_size) && (1..=8).contains(&element_stride);
             valid.then_some(TensorDimension {

@@ -150,7 +150,8 @@ fn an_access_beyond_memory_is_reported_and_reads_zeros_and_writes_nothing_withou
         assert_eq!(found, space, "{body}: {fault}");
         assert_eq!(fault.place.source.as_ref().map(|source| source.line), Some(7), "{fault}");
         let words = run(&body, 1, |checks| {
-            (checks.out_of_bounds, checks.misaligned) = (false, false);
+            checks.out_of_bounds = false;
+            checks.misaligned = false;
         });
         let words = words.unwrap_or_else(|fault| panic!("{body}: {fault}"));
         assert_eq!(words[8], 0, "{body}");
@@ -178,7 +179,8 @@ fn what_a_thread_stores_beyond_its_frame_is_not_in_the_frame_of_a_function_that_
     let program = load(&format!("{callee}{}", kernel(body)));
     let mut memory = Buffer::zeroed(1);
     let launched = run_with(&program, 1, 1, &[BASE], &mut memory, |launch| {
-        (launch.checks.out_of_bounds, launch.checks.uninitialised) = (false, false);
+        launch.checks.out_of_bounds = false;
+        launch.checks.uninitialised = false;
     });
     launched.unwrap();
     assert_eq!(memory.words(), [0]);

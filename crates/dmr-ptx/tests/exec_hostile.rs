@@ -76,8 +76,9 @@ fn launch(program: &Program, random: &mut fastrand::Rng) {
         }
         let mut launch =
             Launch::new(program, kernel, [random.u32(1..4), 1, 1], [random.u32(1..100), 1, 1]);
-        (launch.params, launch.globals, launch.shared_bytes) =
-            (&params, &globals, random.u32(..64));
+        launch.params = &params;
+        launch.globals = &globals;
+        launch.shared_bytes = random.u32(..64);
         launch.limits.instructions = 20_000;
         launch.checks =
             if random.bool() { dmr_ptx::Checks::all() } else { dmr_ptx::Checks::none() };
@@ -91,7 +92,9 @@ fn the_kernel_itself_runs() {
     let params = exec_memory::params(&[BASE, 8]);
     let mut launch = Launch::new(&program, program.kernel("k").unwrap(), [1, 1, 1], [64, 1, 1]);
     let globals = [BASE + 2048, BASE + 3072];
-    (launch.params, launch.globals, launch.checks) = (&params, &globals, dmr_ptx::Checks::none());
+    launch.params = &params;
+    launch.globals = &globals;
+    launch.checks = dmr_ptx::Checks::none();
     launch.run(&mut Guarded(Buffer::zeroed(1024))).unwrap_or_else(|fault| panic!("{fault}"));
 }
 

@@ -69,7 +69,8 @@ fn a_function_and_a_variable_of_another_text_are_used() {
         assert_eq!(kernel.refusal, None);
         let mut launch = Launch::new(&program, kernel, [1; 3], [1; 3]);
         let out = BASE.to_le_bytes();
-        (launch.params, launch.globals) = (&out, &globals);
+        launch.params = &out;
+        launch.globals = &globals;
         launch.run(&mut memory).unwrap();
         assert_eq!(memory.words()[0], 100 + 3 + 20 + 5000);
     }
@@ -81,8 +82,10 @@ fn a_fault_names_the_line_and_the_source_of_its_own_text() {
     let program = link(&[KERNEL, &trap]).unwrap();
     let kernel = program.kernel("add").unwrap();
     let mut launch = Launch::new(&program, kernel, [1; 3], [1; 3]);
-    let (out, globals) = (BASE.to_le_bytes(), [1, 2, 3, 4].map(|n| BASE + 16 * n));
-    (launch.params, launch.globals) = (&out, &globals);
+    let out = BASE.to_le_bytes();
+    let globals = [1, 2, 3, 4].map(|n| BASE + 16 * n);
+    launch.params = &out;
+    launch.globals = &globals;
     let fault = launch.run(&mut Buffer::zeroed(64)).unwrap_err();
     assert_eq!((fault.place.function.as_str(), fault.place.line), ("more", 16));
     let source = fault.place.source.unwrap();
@@ -136,8 +139,10 @@ fn a_fault_in_an_inlined_function_names_the_line_of_the_outermost_call() {
     let program = link(&[KERNEL, &more]).unwrap();
     let kernel = program.kernel("add").unwrap();
     let mut launch = Launch::new(&program, kernel, [1; 3], [1; 3]);
-    let (out, globals) = (BASE.to_le_bytes(), [1, 2, 3, 4].map(|n| BASE + 16 * n));
-    (launch.params, launch.globals) = (&out, &globals);
+    let out = BASE.to_le_bytes();
+    let globals = [1, 2, 3, 4].map(|n| BASE + 16 * n);
+    launch.params = &out;
+    launch.globals = &globals;
     let fault = launch.run(&mut Buffer::zeroed(64)).unwrap_err();
     let source = fault.place.source.unwrap();
     assert_eq!(source.to_string(), "helper.cuh:9, inlined at more.cu:40");

@@ -134,7 +134,8 @@ const PLANTED: [Planted; 10] = [
 fn run(planted: &Planted, text: &str) -> Result<(), Box<Fault>> {
     let body = planted.body.replace("FAULT", text);
     let program = load(&format!(".visible .entry k(.param .u64 out) {{ {START}\n{body}\nret; }}"));
-    let (blocks, threads) = (planted.blocks, planted.threads);
+    let blocks = planted.blocks;
+    let threads = planted.threads;
     run_with(&program, blocks, threads, &[BASE], &mut Buffer::zeroed(256), |launch| {
         launch.cluster = [planted.cluster, 1, 1];
     })

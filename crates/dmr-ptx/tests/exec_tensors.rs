@@ -103,7 +103,8 @@ fn a_box_is_stored_where_it_is_in_the_tensor() {
         let all = boxed(&map, at, &format!("{FILL} {store} {WAIT}")).unwrap();
         let exchange = |x: i32, y: i32| if swizzle == Swizzle::None { x } else { x ^ (4 * y) };
         let place = |n: i32| {
-            let (x, y) = (n % 40 - at[0], n / 40 - at[1]);
+            let x = n % 40 - at[0];
+            let y = n / 40 - at[1];
             let is_in_box = (0..32).contains(&x) && (0..4).contains(&y);
             if is_in_box { (y * 32 + exchange(x, y) + 1) as u32 } else { 1000 + n as u32 }
         };

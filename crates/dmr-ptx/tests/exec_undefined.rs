@@ -101,7 +101,8 @@ fn an_undefined_value_is_found_where_it_matters_with_the_thread_and_line_of_read
         let program = load(&kernel(body));
         let run = |checks: fn(&mut Checks)| {
             run_with(&program, 1, 32, &[BASE], &mut Buffer::zeroed(64), |launch| {
-                (launch.checks.shared_races, launch.checks.global_races) = (false, false);
+                launch.checks.shared_races = false;
+                launch.checks.global_races = false;
                 launch.checks.divergence = false;
                 checks(&mut launch.checks);
             })

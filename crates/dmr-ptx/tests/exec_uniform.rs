@@ -53,9 +53,11 @@ impl Writer {
     }
 
     fn instruction(&mut self) {
-        let (guard, d) = (self.guard(), self.register());
+        let guard = self.guard();
+        let d = self.register();
         let [a, b, c] = [(); 3].map(|()| self.source());
-        let (p, q) = (self.predicate(), self.predicate());
+        let p = self.predicate();
+        let q = self.predicate();
         let line = match self.random.u32(..16) {
             0 => format!("mov.u32 {d}, {a};"),
             1 => format!("sub.s32 {d}, {a}, {b};"),
@@ -81,15 +83,19 @@ impl Writer {
         for _ in 0..self.random.u32(1..8) {
             match if depth == 0 { 0 } else { self.random.u32(..8) } {
                 6 => {
-                    let (label, p) = (self.labels, self.predicate());
+                    let label = self.labels;
+                    let p = self.predicate();
                     self.labels += 1;
                     self.line(&format!("@{p} bra L{label};"));
                     self.block(depth - 1);
                     self.line(&format!("L{label}:"));
                 }
                 7 => {
-                    let (label, counter, times) = (self.labels, self.counters, self.source());
-                    (self.labels, self.counters) = (label + 1, counter + 1);
+                    let label = self.labels;
+                    let counter = self.counters;
+                    let times = self.source();
+                    self.labels = label + 1;
+                    self.counters = counter + 1;
                     self.line(&format!("mov.u32 %c{counter}, 0; and.b32 %t{counter}, {times}, 3;"));
                     self.line(&format!("L{label}:"));
                     self.block(depth - 1);
@@ -119,7 +125,8 @@ fn body(seed: u64) -> String {
 /// Returns a kernel that gives each register a value, the same in all lanes: where `by_lane`, each lane loads it from an
 /// address of its own, so that nothing shows that they are equal.
 fn kernel(seed: u64, by_lane: bool) -> String {
-    let (mut start, mut end) = (String::new(), String::new());
+    let mut start = String::new();
+    let mut end = String::new();
     for register in 0..REGISTERS {
         let at = 4 * THREADS * register;
         let first = if by_lane { "%d1" } else { "%d0" };

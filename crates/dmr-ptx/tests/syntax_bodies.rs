@@ -238,8 +238,8 @@ fn a_call_has_the_same_operands_however_it_is_written() {
     let calls: Vec<&[Operand]> = body.instructions.iter().map(|call| &*call.operands).collect();
     let of_body = |index| Operand::Symbol(Symbol::Variable(VariableId::Body(index)), 0);
     let helper = Operand::Symbol(Symbol::Function(FunctionId(0)), 0);
-    let (returns, arguments) =
-        (Operand::List([of_body(2)].into()), Operand::List([of_body(0), of_body(1)].into()));
+    let returns = Operand::List([of_body(2)].into());
+    let arguments = Operand::List([of_body(0), of_body(1)].into());
     assert_eq!(calls[0], [returns.clone(), helper, arguments.clone()]);
     assert_eq!(calls[1], [none(), plain.clone(), none()]);
     assert_eq!(calls[2], [none(), plain, none()]);

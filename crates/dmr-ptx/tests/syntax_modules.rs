@@ -218,7 +218,8 @@ fn a_function_can_be_declared_before_it_is_defined_and_have_an_alias() {
     );
     assert_eq!(module.functions[2].alias_of, Some(FunctionId(1)));
     let h = &module.functions[3];
-    let (input, output) = (h.params[0].register.unwrap(), h.returns[0].register.unwrap());
+    let input = h.params[0].register.unwrap();
+    let output = h.returns[0].register.unwrap();
     let registers = &h.body.as_ref().unwrap().registers;
     assert_eq!(
         (&*registers[input.0 as usize].name, &*registers[output.0 as usize].name),

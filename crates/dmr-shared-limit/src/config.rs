@@ -30,7 +30,8 @@ impl SharedLimitConfig {
     /// Configures a limit of `limit` bytes, at most 2^63 - 1, for the GPU with this UUID, and for all processes of the
     /// user that name no group.
     pub fn new(uuid: [u8; 16], limit: u64) -> Self {
-        let (group, patience) = (Self::DEFAULT_GROUP.to_owned(), Duration::from_secs(5));
+        let group = Self::DEFAULT_GROUP.to_owned();
+        let patience = Duration::from_secs(5);
         Self { uuid, limit, group, directory: None, patience }
     }
 

@@ -94,7 +94,8 @@ impl AccountFile {
     fn try_lock(&self, patience: Duration) -> Result<(), Problem> {
         const LONGEST_PAUSE: Duration = Duration::from_millis(1);
         let fd = self.fd()?;
-        let (start, mut pause) = (Instant::now(), Duration::from_micros(50));
+        let start = Instant::now();
+        let mut pause = Duration::from_micros(50);
         loop {
             // Also to read: shared locks that overlap would keep members away for as long as there are readers.
             match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
@@ -114,7 +115,8 @@ impl AccountFile {
     /// Returns the pid of the process that has the lock.
     fn holder(&self) -> Option<u32> {
         let stat = self.stat().ok()?;
-        let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+        let major = rustix::fs::major(stat.st_dev);
+        let minor = rustix::fs::minor(stat.st_dev);
         let file = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
         // A lock that ends while the system lists them can hide another one.
         const READS: usize = 10;
@@ -155,7 +157,8 @@ impl Storage for AccountFile {
     }
 
     fn read(&mut self) -> Result<Vec<u8>, Problem> {
-        let (fd, mut bytes) = (self.fd()?, vec![0; self.len]);
+        let fd = self.fd()?;
+        let mut bytes = vec![0; self.len];
         match rustix::io::pread(fd, &mut bytes, 0) {
             Ok(read) if read == bytes.len() => Ok(bytes),
             Ok(_) => Err(Problem::Changed { what: "truncated" }),

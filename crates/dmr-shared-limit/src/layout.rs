@@ -18,7 +18,8 @@ pub(crate) struct Text<const N: usize>([u8; N]);
 impl<const N: usize> Text<N> {
     /// Cuts a text at a character boundary, and replaces its control characters.
     pub(crate) fn new(text: &str) -> Self {
-        let (mut bytes, mut len) = ([0; N], 0);
+        let mut bytes = [0; N];
+        let mut len = 0;
         for c in text.chars().map(|c| if c.is_control() { '?' } else { c }) {
             let Some(room) = bytes.get_mut(len..len + c.len_utf8()) else { break };
             len += c.encode_utf8(room).len();
@@ -159,8 +160,10 @@ impl Record {
         let mut fields = Fields { bytes, at: 0 };
         let pid = fields.u64() as u32;
         let process = ProcessId { pid, start: fields.u64(), program: fields.u64() };
-        let (bytes, tag_bytes) = (fields.u64(), fields.u64());
-        let (name, tag) = (Text(fields.take()), Text(fields.take()));
+        let bytes = fields.u64();
+        let tag_bytes = fields.u64();
+        let name = Text(fields.take());
+        let tag = Text(fields.take());
         Ok(Some(Self { process, bytes, name, tag, tag_bytes }))
     }
 }
@@ -169,7 +172,8 @@ const CHECKSUM_BYTES: usize = 8;
 
 /// Returns the fields of a header or a record one after the other, and the checksum at the end.
 fn sealed<const N: usize>(fields: &[&[u8]]) -> [u8; N] {
-    let (mut bytes, mut at) = ([0; N], 0);
+    let mut bytes = [0; N];
+    let mut at = 0;
     for field in fields {
         bytes[at..at + field.len()].copy_from_slice(field);
         at += field.len();
@@ -262,7 +266,8 @@ mod tests {
     #[test]
     fn no_record_crosses_a_page_and_none_is_taken_for_free() {
         for index in 0..MAX_MEMBERS {
-            let (first, last) = (offset_of(index), offset_of(index + 1) - 1);
+            let first = offset_of(index);
+            let last = offset_of(index + 1) - 1;
             assert_eq!(first / 4096, last / 4096);
         }
         let process = ProcessId { pid: 0, start: 0, program: 0 };

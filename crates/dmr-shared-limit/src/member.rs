@@ -90,7 +90,8 @@ impl Member {
         if !table.has_members() {
             table.write_header(&header)?;
         }
-        let (name, tag) = (header.set_by_name, Text::new(""));
+        let name = header.set_by_name;
+        let tag = Text::new("");
         let record = Record { process, bytes: 0, name, tag, tag_bytes: 0 };
         table.write(index, &record)?;
         Ok(Self { header, index, record, held: 0, stage: Stage::Joined })
@@ -139,7 +140,8 @@ impl Member {
 
     /// Sets the tag that holds the most. The next call writes it.
     pub(crate) fn set_largest(&mut self, largest: Largest<'_>) {
-        (self.record.tag, self.record.tag_bytes) = (Text::new(largest.tag), largest.bytes);
+        self.record.tag = Text::new(largest.tag);
+        self.record.tag_bytes = largest.bytes;
     }
 
     /// Leaves the account with the next call that settles, unless something is still charged: that stays until the
@@ -193,7 +195,8 @@ impl Member {
     fn write<S: Storage>(&mut self, table: &mut Table<'_, S>, bytes: u64) -> Result<(), Problem> {
         let record = Record { bytes, tag_bytes: self.record.tag_bytes.min(bytes), ..self.record };
         table.write(self.index, &record)?;
-        (self.record, self.held) = (record, bytes);
+        self.record = record;
+        self.held = bytes;
         Ok(())
     }
 }

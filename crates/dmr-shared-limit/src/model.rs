@@ -136,7 +136,8 @@ impl State {
         }
         let Process { start, mut member, mut held, .. } = self.processes[pid].clone();
         let mut steps = Steps { state: self, is_locked: false, fault, steps: 0, is_killed: false };
-        let (largest, patience) = (Largest::default(), Duration::ZERO);
+        let largest = Largest::default();
+        let patience = Duration::ZERO;
         match (call, &mut member) {
             (Call::Join { limit }, None) => {
                 let process = ProcessId { pid: pid as u32, start, program: 0 };
@@ -164,12 +165,16 @@ impl State {
             _ => unreachable!("no call of this process"),
         }
         assert!(!steps.is_locked, "returns with the lock");
-        let (taken, is_killed) = (steps.steps, steps.is_killed);
+        let taken = steps.steps;
+        let is_killed = steps.is_killed;
         let process = &mut self.processes[pid];
         if is_killed {
-            (process.is_alive, process.member, process.held) = (false, None, 0);
+            process.is_alive = false;
+            process.member = None;
+            process.held = 0;
         } else {
-            (process.member, process.held) = (member, held);
+            process.member = member;
+            process.held = held;
         }
         taken
     }
@@ -257,7 +262,9 @@ impl State {
         }
         let mut state = self.clone();
         state.processes.iter_mut().for_each(|process| {
-            (process.is_alive, process.member, process.held) = (false, None, 0);
+            process.is_alive = false;
+            process.member = None;
+            process.held = 0;
         });
         state.call(0, Call::Join { limit: 7 }, None);
         state.call(0, Call::Charge(7), None);
@@ -281,7 +288,8 @@ fn header(limit: u64) -> Header {
 /// another. Returns the number of states.
 fn explore(processes: usize, limits: &[u64], depth: usize, reuses: u64) -> usize {
     let start = State::new(processes);
-    let (mut seen, mut level) = (HashSet::from([start.clone()]), vec![start]);
+    let mut seen = HashSet::from([start.clone()]);
+    let mut level = vec![start];
     for _ in 0..depth {
         let mut next = Vec::new();
         for state in &level {

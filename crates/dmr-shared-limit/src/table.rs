@@ -145,7 +145,8 @@ impl<S: Storage> Drop for Table<'_, S> {
 fn merge(holder: &mut ProcessHolder, more: ProcessHolder) {
     holder.bytes = holder.bytes.saturating_add(more.bytes);
     if more.tag_bytes > holder.tag_bytes {
-        (holder.tag, holder.tag_bytes) = (more.tag, more.tag_bytes);
+        holder.tag = more.tag;
+        holder.tag_bytes = more.tag_bytes;
     }
 }
 

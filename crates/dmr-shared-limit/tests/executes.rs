@@ -68,7 +68,8 @@ fn executes_with_a_file_that_closes_slowly() {
     while slow.write(&[0; 1 << 16]).is_ok() {}
     slow.set_nonblocking(false).unwrap();
     let linger = libc::linger { l_onoff: 1, l_linger: 2 };
-    let (option, bytes) = ((&raw const linger).cast(), size_of::<libc::linger>() as u32);
+    let option = (&raw const linger).cast();
+    let bytes = size_of::<libc::linger>() as u32;
     // SAFETY: a socket of our own, and an option of that size.
     let set = unsafe {
         libc::setsockopt(slow.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, option, bytes)

@@ -134,7 +134,8 @@ fn an_account_that_is_removed_or_truncated_in_use_is_an_error_and_loses_nothing(
     let directory = directory();
     let member = join(directory.path(), GIB);
     member.charge(GIB, Largest::default()).unwrap();
-    let (file, kept) = (file_of(directory.path()), directory.path().join("kept"));
+    let file = file_of(directory.path());
+    let kept = directory.path().join("kept");
     let bytes = fs::read(&file).unwrap();
     let problem = || match member.charge(0, Largest::default()) {
         Err(ChargeError::Account(error)) => error.problem.to_string(),
@@ -161,7 +162,8 @@ fn an_account_that_is_moved_in_use_is_an_error_and_not_a_second_account() {
     let directory = directory();
     let one = join(directory.path(), GIB);
     one.charge(GIB / 2, Largest::default()).unwrap();
-    let (file, moved) = (file_of(directory.path()), directory.path().join("moved"));
+    let file = file_of(directory.path());
+    let moved = directory.path().join("moved");
     let is_refused = || match one.charge(GIB / 2, Largest::default()) {
         Err(ChargeError::Account(error)) => {
             error.problem.to_string().starts_with("the account was moved")

@@ -71,7 +71,8 @@ fn allocates_at_random() {
     let set = |bytes: u64| file.write_all_at(&bytes.to_le_bytes(), 0).unwrap();
     let limit = SharedLimit::join(&SharedLimitConfig::new(UUID, LIMIT)).unwrap();
     let mut random = fastrand::Rng::with_seed(u64::from(std::process::id()));
-    let (mut blocks, mut has) = (Vec::new(), 0);
+    let mut blocks = Vec::new();
+    let mut has = 0;
     while has_parent(parent) {
         let bytes = random.u64(1..=LIMIT / 4);
         match limit.charge(bytes, Largest { tag: "blocks", bytes: has + bytes }) {
@@ -122,8 +123,12 @@ fn processes_that_are_killed_at_random_never_exceed_the_limit_and_lose_nothing()
         Allocator::start(directory.path(), started)
     };
     let allocators = Mutex::new((0..WORKERS).map(|_| start()).collect::<Vec<_>>());
-    let (is_over, looks, most_had) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    let (mut random, mut kills, mut with_lock) = (fastrand::Rng::with_seed(7), 0, 0);
+    let is_over = AtomicBool::new(false);
+    let looks = AtomicU64::new(0);
+    let most_had = AtomicU64::new(0);
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut kills = 0;
+    let mut with_lock = 0;
     thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
@@ -173,7 +178,8 @@ fn processes_that_are_killed_at_random_never_exceed_the_limit_and_lose_nothing()
     keeper.release(LIMIT, Largest::default());
     drop(keeper);
     eventually("another limit", || SharedLimit::join(&config(directory.path(), 1)).is_ok());
-    let (looks, most_had) = (looks.into_inner(), most_had.into_inner());
+    let looks = looks.into_inner();
+    let most_had = most_had.into_inner();
     println!(
         "{kills} killed, {with_lock} of {} with the lock; {looks} looks, at most {most_had} of {LIMIT}",
         kills / 2

@@ -266,7 +266,9 @@ fn what_was_released_while_the_account_was_locked_is_charged_by_another_without_
     let directory = directory();
     let config = config(directory.path(), LIMIT).with_lock_timeout(Duration::from_secs(1));
     let join = || SharedLimit::join(&config).unwrap();
-    let (idle, dropped, other) = (join(), join(), join());
+    let idle = join();
+    let dropped = join();
+    let other = join();
     idle.charge(3 * GIB, Largest::default()).unwrap();
     dropped.charge(5 * GIB, Largest::default()).unwrap();
     let locked = common::locked(directory.path());
@@ -288,7 +290,8 @@ fn what_was_released_while_the_account_was_locked_is_charged_by_another_without_
         bytes[256..].chunks(128).filter(|record| record.iter().any(|byte| *byte != 0)).count()
     };
     eventually("left", || members() == 2);
-    let (next, pause) = (join(), Duration::from_millis(200));
+    let next = join();
+    let pause = Duration::from_millis(200);
     next.charge(LIMIT, Largest::default()).unwrap();
     thread::sleep(pause);
     assert_eq!(other.usage().unwrap().used(), LIMIT);
@@ -296,7 +299,8 @@ fn what_was_released_while_the_account_was_locked_is_charged_by_another_without_
 
 #[test]
 fn a_charge_waits_no_longer_than_the_lock_timeout_although_another_thread_waits_before_it() {
-    let (directory, patience) = (directory(), Duration::from_secs(3));
+    let directory = directory();
+    let patience = Duration::from_secs(3);
     let config = config(directory.path(), LIMIT).with_lock_timeout(patience);
     let limit = SharedLimit::join(&config).unwrap();
     let _locked = common::locked(directory.path());
@@ -314,10 +318,13 @@ fn a_charge_waits_no_longer_than_the_lock_timeout_although_another_thread_waits_
 fn threads_that_charge_at_random_never_exceed_the_limit() {
     let directory = directory();
     let limit = join(directory.path(), 1000);
-    let (held, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    let held = AtomicU64::new(0);
+    let refused = AtomicU64::new(0);
     thread::scope(|scope| {
         for seed in 0..8 {
-            let (limit, held, refused) = (&limit, &held, &refused);
+            let limit = &limit;
+            let held = &held;
+            let refused = &refused;
             scope.spawn(move || {
                 let mut random = fastrand::Rng::with_seed(seed);
                 let mut blocks = Vec::new();
@@ -351,7 +358,8 @@ fn threads_that_charge_at_random_never_exceed_the_limit() {
 #[test]
 fn two_members_of_a_process_have_charges_of_their_own_and_are_shown_as_one() {
     let directory = directory();
-    let (one, two) = (join(directory.path(), LIMIT), join(directory.path(), LIMIT));
+    let one = join(directory.path(), LIMIT);
+    let two = join(directory.path(), LIMIT);
     one.charge(3 * GIB, tagged("a", 3 * GIB)).unwrap();
     two.charge(5 * GIB, tagged("b", 5 * GIB)).unwrap();
     one.charge(1, Largest::default()).unwrap_err();
@@ -366,7 +374,8 @@ fn two_members_of_a_process_have_charges_of_their_own_and_are_shown_as_one() {
 #[test]
 fn bytes_that_are_in_use_already_are_charged_and_nothing_more_until_it_fits() {
     let directory = directory();
-    let (one, two) = (join(directory.path(), LIMIT), join(directory.path(), LIMIT));
+    let one = join(directory.path(), LIMIT);
+    let two = join(directory.path(), LIMIT);
     one.charge(6 * GIB, Largest::default()).unwrap();
     two.charge_existing(3 * GIB, tagged("(before the budget)", 3 * GIB));
     assert_eq!((one.usage().unwrap().used(), one.usage().unwrap().remaining()), (9 * GIB, 0));
@@ -398,7 +407,8 @@ fn a_member_that_is_dropped_leaves_unless_bytes_are_charged() {
 #[test]
 fn the_last_member_removes_the_account_and_a_member_that_joins_meanwhile_begins_a_new_one() {
     let directory = directory();
-    let (held, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    let held = AtomicU64::new(0);
+    let refused = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {

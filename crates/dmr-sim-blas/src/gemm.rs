@@ -80,9 +80,11 @@ unsafe fn launch(
         let batch = if batch.indirect { 8 } else { matrix.stride.wrapping_mul(bytes) };
         Operand { address: matrix.address, row, column, batch }
     };
-    let (input, output) = (kernel.input.bytes(), kernel.output.bytes());
+    let input = kernel.input.bytes();
+    let output = kernel.output.bytes();
     let [a, b] = [operand(a, input, a_transposed), operand(b, input, b_transposed)];
-    let (c, indirect) = (operand(c, output, false), u64::from(batch.indirect));
+    let c = operand(c, output, false);
+    let indirect = u64::from(batch.indirect);
     let arguments = ProductArguments { threads, m, n, k, a, b, c, alpha, beta, indirect };
     // SAFETY: the arguments are those of a product.
     unsafe { call.handle.launch(kernel.name, threads, arguments) }

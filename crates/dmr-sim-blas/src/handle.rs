@@ -34,7 +34,10 @@ struct Settings {
 impl Handle {
     fn new() -> Result<Self, Status> {
         let driver = driver()?;
-        let (mut context, mut module, mut result, mut bytes) = (0, 0, 0, 0);
+        let mut context = 0;
+        let mut module = 0;
+        let mut result = 0;
+        let mut bytes = 0;
         let text = CString::new(self::module()).map_err(|_| Status::InternalError)?;
         // SAFETY: the pointers are to places of the right types.
         unsafe {

@@ -62,7 +62,8 @@ unsafe fn reduce(
 ) -> Result<(), Status> {
     let n = if x.increment > 0 { n.max(0) as u64 } else { 0 };
     let launch = |address| {
-        let (x, y) = (x.strided(n), Strided { address, step: 0 });
+        let x = x.strided(n);
+        let y = Strided { address, step: 0 };
         let arguments = VectorArguments { threads: 1, n, x, y, alpha: Scalar::default() };
         // SAFETY: the arguments are those of the kernel.
         unsafe { handle.launch(name, 1, arguments) }
@@ -101,7 +102,8 @@ unsafe fn gemv(handle: &Handle, kernel: &str, call: &MatrixVector) -> Result<(),
     if m == 0 || n == 0 {
         return Ok(());
     }
-    let (bytes, leading) = (call.x.bytes, i64::from(call.lda) * call.x.bytes);
+    let bytes = call.x.bytes;
+    let leading = i64::from(call.lda) * call.x.bytes;
     let (rows, k) = if transposed { (n, m) } else { (m, n) };
     let (row, column) = if transposed { (leading, bytes) } else { (bytes, leading) };
     let a = Operand { address: call.a, row, column, batch: 0 };
@@ -173,13 +175,15 @@ macro_rules! typed {
 
         #[unsafe(no_mangle)]
         extern "C" fn $copy(handle: Option<&Handle>, n: c_int, x: u64, incx: c_int, y: u64, incy: c_int) -> c_int {
-            let (x, y) = (vector(x, incx, $bytes), vector(y, incy, $bytes));
+            let x = vector(x, incx, $bytes);
+            let y = vector(y, incy, $bytes);
             with(handle, |handle| each(handle, $copy_kernel, n, Scalar::default(), x, y))
         }
 
         #[unsafe(no_mangle)]
         extern "C" fn $swap(handle: Option<&Handle>, n: c_int, x: u64, incx: c_int, y: u64, incy: c_int) -> c_int {
-            let (x, y) = (vector(x, incx, $bytes), vector(y, incy, $bytes));
+            let x = vector(x, incx, $bytes);
+            let y = vector(y, incy, $bytes);
             with(handle, |handle| each(handle, $swap_kernel, n, Scalar::default(), x, y))
         }
 
@@ -197,7 +201,8 @@ macro_rules! typed {
             handle: Option<&Handle>, operation: c_int, m: c_int, n: c_int, alpha: *const c_void, a: u64, lda: c_int,
             x: u64, incx: c_int, beta: *const c_void, y: u64, incy: c_int,
         ) -> c_int {
-            let (x, y) = (vector(x, incx, $bytes), vector(y, incy, $bytes));
+            let x = vector(x, incx, $bytes);
+            let y = vector(y, incy, $bytes);
             let call = MatrixVector { operation, sizes: [m, n], alpha, a, lda, x, beta, y };
             // SAFETY: the caller's promise, as documented by cuBLAS.
             with(handle, |handle| unsafe { gemv(handle, $gemv_kernel, &call) })

@@ -96,7 +96,8 @@ fn without_beta_c_is_not_read_and_scalars_may_be_in_device_memory() {
 fn wrong_arguments_are_refused_and_empty_results_are_left_alone() {
     let gpu = Gpu::new();
     let [none, other] = [false, true].map(support::operation);
-    let (one, matrix) = (1.0_f32, gpu.upload(Type::F32, &[5; 64]));
+    let one = 1.0_f32;
+    let matrix = gpu.upload(Type::F32, &[5; 64]);
     let gemm =
         |handle, operations: [_; 2], sizes: [i32; 3], leading: [i32; 3], alpha: *const f32| {
             // SAFETY: the matrices have room for all the sizes that are accepted.

@@ -24,7 +24,8 @@ fn the_wrappers_of_cudarc_run() {
     let mut y = stream.alloc_zeros::<f32>(2).unwrap();
     let mut c = stream.alloc_zeros::<f32>(4).unwrap();
     let mut sum = 0.0_f32;
-    let (transa, transb) = (operation(false), operation(true));
+    let transa = operation(false);
+    let transb = operation(true);
     let product = GemmConfig {
         transa,
         transb,
@@ -127,10 +128,12 @@ fn a_result_in_pinned_memory_is_there_when_the_call_returns() {
 #[ignore = "run by calls_that_are_not_simulated_fail_by_name"]
 fn child_makes_calls_that_are_not_simulated() {
     let gpu = Gpu::new();
-    let (none, types) = (operation(false), sys::cudaDataType::CUDA_R_64F);
+    let none = operation(false);
+    let types = sys::cudaDataType::CUDA_R_64F;
     let half = sys::cudaDataType::CUDA_R_16F;
     let algorithm = sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT;
-    let (null, out) = (std::ptr::null(), std::ptr::null_mut());
+    let null = std::ptr::null();
+    let out = std::ptr::null_mut();
     for _ in 0..2 {
         // SAFETY: the arguments are not used.
         let statuses = unsafe {
@@ -191,7 +194,8 @@ fn every_function_that_cudarc_may_load_is_exported() {
 #[test]
 fn a_handle_keeps_its_settings_and_reports_a_version() {
     let gpu = Gpu::new();
-    let (mut stream, mut version) = (std::ptr::null_mut(), 0);
+    let mut stream = std::ptr::null_mut();
+    let mut version = 0;
     let mut math = sys::cublasMath_t::CUBLAS_DEFAULT_MATH;
     // SAFETY: each place has the type of its function.
     unsafe {

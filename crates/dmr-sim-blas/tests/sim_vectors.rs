@@ -52,7 +52,8 @@ macro_rules! vectors {
                 }
             }
             let x = gpu.upload($element, &X);
-            let (mut result, mut index): ($number, i32) = (9.0, 9);
+            let mut result: $number = 9.0;
+            let mut index: i32 = 9;
             // SAFETY: as above.
             unsafe {
                 succeeds(sys::$asum(blas, 7, x as _, 1, &mut result));

@@ -44,7 +44,8 @@ impl Machine {
         let builder = Universe::builder().devices(1).capacity(64 << 20).limits(limits);
         let universe = builder.build().map_err(|_| CUresult::CUDA_ERROR_NOT_INITIALIZED)?;
         let device = universe.ordinal(0) as i32;
-        let (mut context, mut memory) = (null_mut(), 0);
+        let mut context = null_mut();
+        let mut memory = 0;
         // SAFETY: the pointers are valid; the simulated driver checks handles and addresses. So for all calls here.
         unsafe {
             sys::cuInit(0).result().map_err(|error| error.0)?;
@@ -71,12 +72,15 @@ impl Machine {
         image: &[u8],
         random: &mut fastrand::Rng,
     ) -> Result<u64, CUresult> {
-        let (mut linker, mut linked, mut bytes) = (null_mut(), null_mut(), 0);
+        let mut linker = null_mut();
+        let mut linked = null_mut();
+        let mut bytes = 0;
         // SAFETY: as above; the image is as long as the call says.
         unsafe {
             check(sys::cuLinkCreate_v2(0, null_mut(), null_mut(), &mut linker))?;
             let data = image.as_ptr().cast_mut().cast();
-            let (none, nothing) = (null_mut(), null_mut());
+            let none = null_mut();
+            let nothing = null_mut();
             let added = sys::cuLinkAddData_v2(
                 linker,
                 kind,
@@ -117,7 +121,9 @@ impl Machine {
             let count = count.min(8);
             check(sys::cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, module))?;
             for &function in &functions[..count as usize] {
-                let (mut offset, mut size, mut total) = (0, 0, 0);
+                let mut offset = 0;
+                let mut size = 0;
+                let mut total = 0;
                 for index in 0.. {
                     if sys::cuFuncGetParamInfo(function, index, &mut offset, &mut size)
                         != CUresult::CUDA_SUCCESS
@@ -136,7 +142,8 @@ impl Machine {
                     (&raw mut total).cast(),
                     null_mut(),
                 ];
-                let (blocks, threads) = (random.u32(1..3), random.u32(1..40));
+                let blocks = random.u32(1..3);
+                let threads = random.u32(1..40);
                 let code = sys::cuLaunchKernel(
                     function,
                     blocks,
@@ -221,10 +228,15 @@ fn container(text: &[u8]) -> Vec<u8> {
 
 fn main() -> std::process::ExitCode {
     let mut words = std::env::args().skip(1).map(|word| word.parse().unwrap_or(0));
-    let (count, first) = (words.next().unwrap_or(100_000), words.next().unwrap_or(0));
+    let count = words.next().unwrap_or(100_000);
+    let first = words.next().unwrap_or(0);
     let pool = programs::Pool::new();
-    let (mut machine, start) = (None, Instant::now());
-    let (mut loaded, mut ran, mut panics, mut slowest) = (0u64, 0, 0u64, (Duration::ZERO, 0));
+    let mut machine = None;
+    let start = Instant::now();
+    let mut loaded = 0u64;
+    let mut ran = 0;
+    let mut panics = 0u64;
+    let mut slowest = (Duration::ZERO, 0);
     for number in first..first + count {
         let begun = Instant::now();
         let mut random = fastrand::Rng::with_seed(number);

@@ -41,7 +41,9 @@ fn launch(
     x: CUdeviceptr,
     y: CUdeviceptr,
 ) -> Result<(), Box<dyn Error>> {
-    let (mut x, mut y, mut n) = (x, y, u64::from(THREADS));
+    let mut x = x;
+    let mut y = y;
+    let mut n = u64::from(THREADS);
     let mut arguments: [*mut c_void; 3] =
         [(&raw mut x).cast(), (&raw mut y).cast(), (&raw mut n).cast()];
     // SAFETY: the arguments are those of the kernel, and its pointers have 4 bytes for each thread.
@@ -67,12 +69,14 @@ fn main() -> Result<(), Box<dyn Error>> {
             let module = result::module::load_data(text.as_ptr().cast())?;
             let function = result::module::get_function(module, CString::new("k")?)?;
             let bytes = 4 * THREADS as usize;
-            let (x, y) = (result::malloc_sync(bytes)?, result::malloc_sync(bytes)?);
+            let x = result::malloc_sync(bytes)?;
+            let y = result::malloc_sync(bytes)?;
             result::memset_d8_sync(x, 0, bytes)?;
             result::memset_d8_sync(y, 0, bytes)?;
             (function, x, y)
         };
-        let (start, before) = (Instant::now(), ran());
+        let start = Instant::now();
+        let before = ran();
         launch(function, blocks, x, y)?;
         let seconds = match (before, ran()) {
             (Some(before), Some(after)) => (after - before) as f64 / 1e9,

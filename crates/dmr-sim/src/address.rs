@@ -103,7 +103,8 @@ impl AddressSpace {
 
     /// Frees a range.
     pub(crate) fn free_range(&mut self, at: u64, bytes: u64) {
-        let (mut start, mut end) = (at, at + bytes);
+        let mut start = at;
+        let mut end = at + bytes;
         if let Some((&before, &len)) = self.free.range(..at).next_back()
             && before + len == at
         {

@@ -165,7 +165,8 @@ impl ByteSet {
                 break;
             }
             self.long.remove(&start);
-            (from, to) = (from.min(start), to.max(end));
+            from = from.min(start);
+            to = to.max(end);
         }
         self.long.insert(from, to);
     }

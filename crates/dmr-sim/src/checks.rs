@@ -142,7 +142,8 @@ impl Machine {
             self.shadow.submitted(access, ranges, clock, reach, happen, &mut self.findings);
             return;
         }
-        let (access, clock) = (access.clone(), stream.clock.clone());
+        let access = access.clone();
+        let clock = stream.clock.clone();
         let owned = [ranges.reads, ranges.writes, ranges.atomics].map(<[_]>::to_vec);
         let peers: Option<SmallVec<[usize; 2]>> = peers.map(SmallVec::from_slice);
         self.check(move |machine| {

@@ -55,8 +55,8 @@ impl LogBuffers {
                 4 | 6 => {
                     let log = &mut logs[option as usize / 6];
                     // Sizes are values cast to pointers.
-                    (log.bytes, log.size) =
-                        (value as usize as u32 as usize, values.wrapping_add(i).cast_mut());
+                    log.bytes = value as usize as u32 as usize;
+                    log.size = values.wrapping_add(i).cast_mut();
                 }
                 _ => {}
             }

@@ -312,7 +312,8 @@ impl Shadow {
             true => ReportKind::UndeclaredWrite,
             false => ReportKind::UndeclaredRead,
         };
-        let (device, undeclared) = (self.map.device_at(address), Some(Box::new(found)));
+        let device = self.map.device_at(address);
+        let undeclared = Some(Box::new(found));
         let found = Report::new(kind, check.access.site()).about(device, address, end - address);
         Report { tag, undeclared, ..found }
     }

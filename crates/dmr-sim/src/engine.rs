@@ -344,7 +344,8 @@ impl Machine {
                 (&[], &[])
             }
         };
-        let (reads, writes) = (on_virtual(reads), on_virtual(writes));
+        let reads = on_virtual(reads);
+        let writes = on_virtual(writes);
         (!reads.is_empty() || !writes.is_empty()) && self.is_illegal(stream, &reads, &writes, peers)
     }
 }

@@ -142,8 +142,10 @@ impl Session<'_> {
     pub(crate) fn launch_graph(&mut self, id: u32, stream: u32) -> Outcome {
         self.prepare_graph_memory(id, stream)?;
         let executable = self.graphs.executable(id)?;
-        let (nodes, lane_of) = (executable.nodes.clone(), executable.lane_of.clone());
-        let (lanes, last) = (executable.lanes.clone(), executable.last.take());
+        let nodes = executable.nodes.clone();
+        let lane_of = executable.lane_of.clone();
+        let lanes = executable.lanes.clone();
+        let last = executable.last.take();
         let objects = executable.objects.clone();
         let (start, mut deps) = self.begin(stream);
         if let Some((epoch, clock)) = last {

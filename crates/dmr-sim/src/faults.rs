@@ -87,7 +87,8 @@ impl Faults {
         }
         // Outside of the lock: other threads continue while this one is held.
         let refused = self.on_entry.get().and_then(|hook| hook(call));
-        let (mut instead, mut after) = (refused.map(Instead::Fail), HoldsAfter::default());
+        let mut instead = refused.map(Instead::Fail);
+        let mut after = HoldsAfter::default();
         for action in due {
             match action {
                 Action::Hold(gate) => gate.stop_here(),

@@ -96,7 +96,8 @@ impl Machine {
         let origin = self.origin("allocate");
         let access = Access::new(epoch, origin.clone());
         if let Some(freed) = self.graphs.frees.remove(&at) {
-            let (clock, by) = (self.streams[stream as usize].clock.clone(), access.site());
+            let clock = self.streams[stream as usize].clock.clone();
+            let by = access.site();
             // The driver does not wait for the free.
             self.check_after(clock, move |_, before, out| {
                 if !before.covers(freed.epoch) {
@@ -166,7 +167,8 @@ impl Session<'_> {
         let is_memory = |work: &NodeWork| matches!(work, NodeWork::Allocate(_) | NodeWork::Free(_));
         let works = executable.nodes.iter().map(|(_, node)| &node.work);
         let works: Vec<NodeWork> = works.filter(|work| is_memory(work)).cloned().collect();
-        let (mut made, mut freed) = (HashMap::new(), HashSet::new());
+        let mut made = HashMap::new();
+        let mut freed = HashSet::new();
         // The bytes at a node, and the most so far, by device.
         let mut needed = vec![(0_i64, 0_i64); self.devices.len()];
         for work in works {

@@ -170,7 +170,8 @@ impl History {
         self.cut(at);
         self.cut(end);
         let replaces = check.writes && check.access.is_plain();
-        let (mut cursor, mut segments) = (at, 0);
+        let mut cursor = at;
+        let mut segments = 0;
         while cursor < end {
             let next = self.segments.range(cursor..end).next().map_or(end, |(&start, _)| start);
             if next > cursor {
@@ -205,7 +206,8 @@ impl History {
             self.remove(at, end);
         }
         let segment = self.segments.entry(at).or_insert_with(|| Segment::new(end, true));
-        (segment.end, segment.content) = (end, Content::Written);
+        segment.end = end;
+        segment.content = Content::Written;
         segment.write = Some(by.clone());
         segment.reads.clear();
         segment.atomics.clear();
@@ -299,14 +301,16 @@ impl Segment {
         let Content::Undefined(store) = &self.content else { return None };
         let mut site = store.site.clone();
         if store.at != start {
-            (site.place, site.source) = (None, None);
+            site.place = None;
+            site.source = None;
         }
         Some(site)
     }
 
     /// Adds an access that is not a plain write.
     fn record(&mut self, check: &Check<'_>) {
-        let (access, stream) = (check.access, check.access.epoch.stream);
+        let access = check.access;
+        let stream = check.access.epoch.stream;
         if check.writes {
             self.content = Content::Written;
             match self.atomics.iter_mut().find(|write| write.epoch.stream == stream) {

@@ -158,7 +158,8 @@ pub(crate) fn program_of(texts: &[String]) -> Result<Program, Refused> {
     match program.kernels().iter().find(|kernel| kernel.param_bytes > MAX_PARAMETER_BYTES) {
         None => Ok(program),
         Some(kernel) => {
-            let (name, bytes) = (&kernel.name, kernel.param_bytes);
+            let name = &kernel.name;
+            let bytes = kernel.param_bytes;
             let reason = format!("kernel `{name}`: {bytes} bytes of parameters");
             Err(Refused::new(ERROR_INVALID_PTX, reason))
         }

@@ -48,8 +48,10 @@ impl Loaded {
         launch.cluster = args.cluster().or(kernel.required_cluster).unwrap_or([1; 3]);
         launch.is_cooperative = args.is_cooperative();
         launch.shared_bytes = args.shared_bytes();
-        (launch.params, launch.globals) = (&params, &self.globals);
-        (launch.checks, launch.limits) = (self.checks, self.limits);
+        launch.params = &params;
+        launch.globals = &self.globals;
+        launch.checks = self.checks;
+        launch.limits = self.limits;
         let printed = match launch.run(&mut Global(memory)) {
             Ok(finished) => {
                 memory.takes(finished.nanoseconds);
@@ -100,7 +102,8 @@ impl Global<'_, '_> {
         access: &Access,
         mut part: impl FnMut(&mut KernelMemory<'_>, u64, std::ops::Range<usize>) -> bool,
     ) -> Result<(), AccessError> {
-        let (bytes, lane) = (access.bytes as usize, access.lane_bytes as usize);
+        let bytes = access.bytes as usize;
+        let lane = access.lane_bytes as usize;
         let first = access.first_thread + access.lanes.trailing_zeros() % 32;
         let site = KernelSite::new(access.block, first, access.instruction);
         self.0.at_lanes(site, access.lane_bytes);

@@ -217,14 +217,16 @@ impl<'a> KernelMemory<'a> {
     /// footprint was declared.
     pub fn at(&mut self, site: KernelSite) {
         if let Permitted::Recorded(recorder) = &mut self.access {
-            (recorder.site, recorder.lane_bytes) = (Some(site), 0);
+            recorder.site = Some(site);
+            recorder.lane_bytes = 0;
         }
     }
 
     /// Sets the place of the next access: of lanes with `lane_bytes` each, the first of them at `site`.
     pub(crate) fn at_lanes(&mut self, site: KernelSite, lane_bytes: u32) {
         if let Permitted::Recorded(recorder) = &mut self.access {
-            (recorder.site, recorder.lane_bytes) = (Some(site), lane_bytes);
+            recorder.site = Some(site);
+            recorder.lane_bytes = lane_bytes;
         }
     }
 
@@ -441,7 +443,8 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// Makes the kernel `name`, which runs the fallback and records its footprint.
     pub(crate) fn of_fallback(fallback: &Fallback, name: &str) -> Self {
-        let (fallback, name) = (fallback.clone(), name.to_owned());
+        let fallback = fallback.clone();
+        let name = name.to_owned();
         let body = move |args: &KernelArgs, memory: &mut KernelMemory<'_>| {
             fallback(&name, args, memory);
         };

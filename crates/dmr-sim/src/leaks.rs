@@ -35,7 +35,8 @@ impl Machine {
             }
             let site = allocation.origin.site(allocation.made.as_ref().map(|made| made.epoch));
             let mut leak = leak(at, allocation.bytes, site);
-            (leak.device, leak.tag) = (allocation.home.device(), allocation.tag.clone());
+            leak.device = allocation.home.device();
+            leak.tag = allocation.tag.clone();
             findings.push(leak);
         }
         self.virtual_leaks(&|at, bytes| blocks.are_in(at, bytes), findings);

@@ -13,7 +13,8 @@
 //! let context = CudaContext::new(universe.ordinal(0))?;
 //! // SAFETY: this program orders its streams itself (wrongly, as the reports show).
 //! unsafe { context.disable_event_tracking() };
-//! let (a, b) = (context.new_stream()?, context.new_stream()?);
+//! let a = context.new_stream()?;
+//! let b = context.new_stream()?;
 //! let zeros = a.alloc_zeros::<u32>(1024)?; // written on `a` ...
 //! let host = b.clone_dtoh(&zeros)?; // ... and read on `b`, with nothing in between
 //! # drop(host);

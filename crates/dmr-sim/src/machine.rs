@@ -341,7 +341,8 @@ impl Machine {
             Some(index) => {
                 // Its operations are numbered on, because they are in the clocks and in the history.
                 let old = &mut self.streams[index as usize];
-                (stream.submitted, stream.executed) = (old.submitted, old.executed);
+                stream.submitted = old.submitted;
+                stream.executed = old.executed;
                 std::mem::swap(&mut stream.ended, &mut old.ended);
                 *old = stream;
                 index
@@ -394,14 +395,18 @@ impl Machine {
         let (label, stack) = self.place();
         let plain = self.names.entry(operation).or_insert_with(|| {
             let operation = operation.into();
-            let (label, stack, node, declaration) = (None, None, None, None);
+            let label = None;
+            let stack = None;
+            let node = None;
+            let declaration = None;
             Arc::new(Origin { operation, label, stack, node, declaration })
         });
         let node = self.node;
         if label.is_none() && stack.is_none() && node.is_none() {
             return plain.clone();
         }
-        let (operation, declaration) = (plain.operation.clone(), None);
+        let operation = plain.operation.clone();
+        let declaration = None;
         Arc::new(Origin { operation, label, stack, node, declaration })
     }
 

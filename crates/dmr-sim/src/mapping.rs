@@ -99,7 +99,8 @@ pub(crate) struct Piece {
 impl Mapping {
     pub(crate) fn new(bytes: u64, memory: u32, physical: u64, origin: Arc<Origin>) -> Self {
         let device = device_of(physical).unwrap_or(0);
-        let (rights, used) = (SmallVec::new(), SmallVec::new());
+        let rights = SmallVec::new();
+        let used = SmallVec::new();
         Self { bytes, memory, physical, device, origin, rights, used }
     }
 

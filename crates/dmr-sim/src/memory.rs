@@ -187,7 +187,8 @@ impl Machine {
         let action = || work.pairs().map(copy).collect();
         // Pageable memory is not checked.
         let unless = |is_host, rows: &Rows| if is_host { SmallVec::new() } else { rows.spans() };
-        let (reads, writes) = (unless(work.from_host, &work.from), unless(work.to_host, &work.to));
+        let reads = unless(work.from_host, &work.from);
+        let writes = unless(work.to_host, &work.to);
         self.transfer("copy", stream, &reads, &writes, peers, action)
     }
 
@@ -228,7 +229,8 @@ impl Machine {
         let origin = self.origin(operation);
         let access = Access::new(epoch, self.declared(stream, origin));
         let valid = !self.is_illegal(stream, reads, writes, peers);
-        let (mut shown_reads, mut shown_writes) = (reads, writes);
+        let mut shown_reads = reads;
+        let mut shown_writes = writes;
         if !valid && reads.len().max(writes.len()) > 1 {
             // One report is enough for many rows: of the first that leaves the allocation.
             let out = |range: &&Span| self.is_illegal(stream, &[**range], &[], peers);
@@ -292,7 +294,8 @@ impl Machine {
     ) -> T {
         let streams = &self.streams;
         let executed = |epoch: Epoch| streams[epoch.stream as usize].executed >= epoch.seq;
-        let (clock, host) = (&streams[stream as usize].clock, &self.host_clock());
+        let clock = &streams[stream as usize].clock;
+        let host = &self.host_clock();
         ask(&mut self.pools[pool as usize], &Known { stream, clock, host, executed: &executed })
     }
 

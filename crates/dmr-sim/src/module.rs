@@ -78,7 +78,8 @@ impl Session<'_> {
 
     /// Allocates the variables of a program, and keeps it as a module.
     fn place_module(&mut self, program: Program) -> Outcome<u32> {
-        let (device, legacy) = (self.device()?, self.contexts[self.context()? as usize].legacy);
+        let device = self.device()?;
+        let legacy = self.contexts[self.context()? as usize].legacy;
         let mut globals: Vec<u64> = Vec::new();
         let mut placed = Vec::new();
         for variable in program.globals() {
@@ -110,7 +111,8 @@ impl Session<'_> {
         let name =
             |kernel: &dmr_ptx::Kernel| CString::new(kernel.name.as_str()).unwrap_or_default();
         let names = program.kernels().iter().map(name).collect();
-        let (checks, limits) = (self.config.checks, self.config.limits);
+        let checks = self.config.checks;
+        let limits = self.config.limits;
         let loaded = Arc::new(Loaded { program, globals, checks, limits });
         let index = self.next_module;
         self.next_module += 1;
@@ -131,7 +133,8 @@ impl Session<'_> {
         let mut last = self.fill(legacy, zeros)?;
         for (offset, bytes) in initial_bytes(variable, globals) {
             let count = bytes.len() as u64;
-            let (to, from) = (Rows::one(at + offset, count), Rows::one(1, count));
+            let to = Rows::one(at + offset, count);
+            let from = Rows::one(1, count);
             let work = CopyWork { to, from, to_host: false, from_host: true, by_address: false };
             last = Some(self.copy_in(legacy, &work, |_| bytes.as_slice().into())?);
         }

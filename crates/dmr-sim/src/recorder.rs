@@ -33,7 +33,8 @@ struct Block {
 
 impl<'a> Recorder<'a> {
     pub(crate) fn new(present: &'a MemoryMap, log: &'a CheckLog, by: Reach<'a>) -> Self {
-        let (block, recording) = (Block::default(), Recording::default());
+        let block = Block::default();
+        let recording = Recording::default();
         Self { present, log, by, block, recording, site: None, lane_bytes: 0, fault: None }
     }
 

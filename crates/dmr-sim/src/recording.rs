@@ -121,7 +121,8 @@ impl Recording {
         if kind.writes() && !self.undefined.is_empty() {
             self.undefined.remove(from, to);
         }
-        let (first, last) = (from / BLOCK, (to - 1) / BLOCK);
+        let first = from / BLOCK;
+        let last = (to - 1) / BLOCK;
         // Aligned registers of a lane cross no border; a copy of a lane and misaligned registers can.
         let is_one = lanes.is_none_or(|Lanes { bytes, .. }| {
             bytes == 0 || bytes > LANE_BYTES || !from.is_multiple_of(u64::from(bytes))

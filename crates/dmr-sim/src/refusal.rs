@@ -61,7 +61,8 @@ impl Session<'_> {
     /// Keeps the reason why a kernel cannot run.
     pub(crate) fn refuse_kernel(&mut self, kernel: &str, refused: Refused) {
         let Refused { reason, line, .. } = refused;
-        let (call, kernel) = (self.call, Some(kernel.to_owned()));
+        let call = self.call;
+        let kernel = Some(kernel.to_owned());
         self.refuse(Refusal { call, kernel, line, reason });
     }
 

@@ -47,7 +47,8 @@ impl Heaps {
         let holds = |start: u64, region: &Region| at + bytes <= start + region.bytes;
         if let Some(level) = self.level(at, &holds) {
             level.remove(at, bytes);
-            let (regions, freed) = (BTreeMap::new(), Freed::default());
+            let regions = BTreeMap::new();
+            let freed = Freed::default();
             level.0.insert(at, Heap { bytes, regions, freed });
         }
     }
@@ -159,7 +160,8 @@ impl Heaps {
         let (_, heap) = around(&self.0, at)?;
         let (start, region) = around(&heap.regions, at)?;
         region.heaps.region_around(at).or_else(|| {
-            let (end, tag) = (start + region.bytes, region.tag.clone());
+            let end = start + region.bytes;
+            let tag = region.tag.clone();
             Some(OwnedBlock { block: region.block, start, end, tag })
         })
     }

@@ -34,7 +34,8 @@ pub struct Report {
 impl Report {
     /// Makes a finding about the later operation alone, and about no memory.
     pub(crate) const fn new(kind: ReportKind, second: Site) -> Self {
-        let (address, bytes) = (0, 0);
+        let address = 0;
+        let bytes = 0;
         Self {
             kind,
             first: None,
@@ -302,7 +303,8 @@ impl fmt::Display for Site {
         match (self.stream, self.node) {
             (Some(stream), None) => write!(f, " (operation {} of stream {stream})", self.op)?,
             (Some(stream), Some(node)) => {
-                let (number, op) = (node.number, self.op);
+                let number = node.number;
+                let op = self.op;
                 write!(
                     f,
                     " (node {number} of the graph that is operation {op} of stream {stream}"

@@ -82,7 +82,9 @@ impl Machine {
     /// Ends a kernel. If its footprint was recorded, the checks that have waited for it run.
     pub(crate) fn kernel_done(&mut self, kernel: Box<RunningKernel>, accesses: Accesses) {
         let RunningKernel { epoch, start, launch, device, store, present, log, .. } = *kernel;
-        (self.store, self.present, self.log) = (store, present, log);
+        self.store = store;
+        self.present = present;
+        self.log = log;
         self.runs_kernel = false;
         if let Some(code) = accesses.fault {
             self.devices[device].lose(code, epoch);

@@ -257,7 +257,8 @@ impl Shadow {
 
     /// Adds a region, which may be accessed from now on. Its history stays; its content is undefined.
     pub(crate) fn region_allocated(&mut self, owned: OwnedBlock, by: Site, out: &mut Findings) {
-        let (at, bytes) = (owned.start, owned.end - owned.start);
+        let at = owned.start;
+        let bytes = owned.end - owned.start;
         match self.heaps.allocate(owned, by, self.map.device_at(at)) {
             Some(finding) => out.push(finding),
             None => self.undefine(at, bytes, None),
@@ -331,10 +332,12 @@ impl Shadow {
         if let Some(made) = allocation.made.as_ref().filter(|m| !check.before.covers(m.epoch)) {
             let kind = ReportKind::UseBeforeAllocation;
             let mut report = found(kind, Some(made.site()), second.clone(), allocation, at);
-            (report.bytes, report.tag) = (bytes, tag.cloned());
+            report.bytes = bytes;
+            report.tag = tag.cloned();
             out.push(report);
         }
-        let (end, tag) = (at.saturating_add(bytes), tag.cloned());
+        let end = at.saturating_add(bytes);
+        let tag = tag.cloned();
         if end > owner_end {
             let found = Report::new(ReportKind::OutOfBounds, second).tagged(tag.clone());
             out.push(found.about(device, owner_end, end - owner_end));

@@ -149,7 +149,8 @@ impl Store {
         let end = at + len;
         let first = self.runs.range(..at).next_back().map_or(at, |(&start, _)| start);
         for (&start, run) in self.runs.range(first..end) {
-            let (from, to) = (start.max(at), (start + run.len).min(end));
+            let from = start.max(at);
+            let to = (start + run.len).min(end);
             if from < to {
                 visit(from, to - from, run, from - start);
             }
@@ -211,7 +212,8 @@ mod tests {
         fn sparse_memory_reads_like_an_array(
             steps in proptest::collection::vec(step(), 1..40),
         ) {
-            let (mut store, mut model) = (Store::default(), vec![NEVER_WRITTEN; SIZE as usize]);
+            let mut store = Store::default();
+            let mut model = vec![NEVER_WRITTEN; SIZE as usize];
             for step in steps {
                 match step {
                     StoreStep::Fill(at, len, pattern) => {
@@ -226,7 +228,9 @@ mod tests {
                     }
                     StoreStep::Copy(to, from, len) => {
                         store.copy(to, from, len);
-                        let (to, from, len) = (to as usize, from as usize, len as usize);
+                        let to = to as usize;
+                        let from = from as usize;
+                        let len = len as usize;
                         model.copy_within(from..from + len, to);
                     }
                     StoreStep::Erase(at, len) => {

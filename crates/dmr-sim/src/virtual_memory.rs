@@ -46,7 +46,8 @@ struct Physical {
 impl Default for VirtualMemory {
     fn default() -> Self {
         let addresses = AddressSpace::virtual_ranges();
-        let (reserved, physical) = (BTreeMap::new(), BTreeMap::new());
+        let reserved = BTreeMap::new();
+        let physical = BTreeMap::new();
         Self { addresses, reserved, physical, next: 0 }
     }
 }
@@ -114,7 +115,8 @@ impl Machine {
         let at = self.take_from_device(device, bytes).ok_or(ERROR_OUT_OF_MEMORY)?;
         self.check(move |machine| machine.shadow.renew(at, bytes));
         let origin = self.origin("create memory");
-        let (references, mappings) = (1, 0);
+        let references = 1;
+        let mappings = 0;
         let memory = Physical { at, bytes, device, properties, references, mappings, origin };
         let index = self.virtual_memory.next;
         self.virtual_memory.next += 1;
@@ -271,7 +273,8 @@ impl Machine {
     /// Reports a use of a mapping that the host has not found complete, and that needs more rights than
     /// `left`.
     fn check_pending(&mut self, start: u64, left: Rights, by: &Site) {
-        let (clock, by) = (self.host_clock(), by.clone());
+        let clock = self.host_clock();
+        let by = by.clone();
         self.check(move |machine| {
             let clock = machine.shadow.words.up_to_date(clock);
             let Some((_, mapping)) = machine.shadow.map.mappings.around(start) else { return };
@@ -288,7 +291,9 @@ impl Machine {
         if physical.references > 0 || physical.mappings > 0 {
             return;
         }
-        let (device, at, bytes) = (physical.device, physical.at, physical.bytes);
+        let device = physical.device;
+        let at = physical.at;
+        let bytes = physical.bytes;
         self.virtual_memory.physical.remove(&memory);
         self.check(move |machine| machine.shadow.renew(at, bytes));
         self.free_on_device(device, at, bytes);

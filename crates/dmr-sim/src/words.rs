@@ -85,7 +85,8 @@ impl Test {
                 How::Nor => !(word | wanted) != 0,
             }
         } else {
-            let (word, wanted) = (word as u32, wanted as u32);
+            let word = word as u32;
+            let wanted = wanted as u32;
             match self.how {
                 How::AtLeast => word.wrapping_sub(wanted) as i32 >= 0,
                 How::Equal => word == wanted,
@@ -143,7 +144,8 @@ impl Words {
     /// Adds a write by other work to bytes that may be words.
     pub(crate) fn overwritten(&mut self, at: u64, bytes: u64, check: &Check<'_>) {
         for (_, writes) in self.writes.range_mut(at..at.saturating_add(bytes)) {
-            let (epoch, clock) = (check.access.epoch, check.before.clock.clone());
+            let epoch = check.access.epoch;
+            let clock = check.before.clock.clone();
             remember(writes, Write { epoch, clock, value: None });
         }
     }

@@ -56,7 +56,8 @@ fn null_graphs_are_invalid_values() {
 fn a_capture_has_one_of_three_modes() {
     type Begin = unsafe extern "C" fn(sys::CUstream, u32) -> i32;
     let (_universe, _gpu) = device();
-    let (stream, mut graph) = (gpu::stream(), null_mut());
+    let stream = gpu::stream();
+    let mut graph = null_mut();
     // SAFETY: the function has this type; the stream is live, and the driver checks the mode.
     unsafe {
         let begin = std::mem::transmute::<*mut c_void, Begin>(function(c"cuStreamBeginCapture"));
@@ -70,7 +71,8 @@ fn a_capture_has_one_of_three_modes() {
 #[test]
 fn a_copy_may_be_from_pageable_memory_to_pageable_memory() {
     let (_universe, _gpu) = device();
-    let (from, mut to) = ([7_u8; 64], [0_u8; 64]);
+    let from = [7_u8; 64];
+    let mut to = [0_u8; 64];
     assert_eq!(call!(cuMemcpy(to.as_mut_ptr() as u64, from.as_ptr() as u64, 64)), 0);
     assert_eq!(to, [7; 64]);
 }
@@ -78,7 +80,9 @@ fn a_copy_may_be_from_pageable_memory_to_pageable_memory() {
 #[test]
 fn pinned_memory_is_mapped_and_registered_memory_is_unregistered_at_its_start() {
     let (_universe, _gpu) = device();
-    let (mut pinned, mut flags, mut at) = (null_mut(), 9, 0);
+    let mut pinned = null_mut();
+    let mut flags = 9;
+    let mut at = 0;
     assert_eq!(call!(cuMemHostAlloc(&mut pinned, 64, 0)), 0);
     assert_eq!(call!(cuMemHostGetFlags(&mut flags, pinned)), 0);
     assert_eq!(flags, 2);
@@ -88,7 +92,8 @@ fn pinned_memory_is_mapped_and_registered_memory_is_unregistered_at_its_start() 
     assert_eq!(call!(cuMemFreeHost(pinned)), 0);
     let mut pages = vec![0_u8; 3 * 4096];
     let start = pages.as_mut_ptr().wrapping_add(pages.as_ptr().align_offset(4096));
-    let (start, inside) = (start.cast::<c_void>(), start.wrapping_add(64).cast::<c_void>());
+    let inside = start.wrapping_add(64).cast::<c_void>();
+    let start = start.cast::<c_void>();
     assert_eq!(call!(cuMemHostRegister_v2(start, 8192, 0)), 0);
     assert_eq!(call!(cuMemHostUnregister(inside)), INVALID_VALUE);
     assert_eq!(call!(cuMemHostUnregister(start)), 0);
@@ -119,7 +124,8 @@ fn managed_memory_is_moved_to_a_device_that_exists() {
             std::mem::transmute::<*mut c_void, Advise>(function(c"cuMemAdvise")),
         )
     };
-    let (mut managed, block) = (0, gpu::malloc(64).unwrap());
+    let mut managed = 0;
+    let block = gpu::malloc(64).unwrap();
     assert_eq!(call!(cuMemAllocManaged(&mut managed, 64, 1)), 0);
     // SAFETY: the driver checks what is wrong here on purpose, as was observed on an H200.
     unsafe {
@@ -212,7 +218,8 @@ fn as_many_blocks_are_active_as_shared_memory_and_threads_allow() {
         assert_eq!(code, 0);
         blocks
     };
-    let (plain, with_shared) = (kernel("plain"), kernel("with_shared"));
+    let plain = kernel("plain");
+    let with_shared = kernel("with_shared");
     assert_eq!(active(plain, 1, 49_153), 0, "more than the function may have");
     set_shared(plain, 200_000);
     set_shared(with_shared, 200_000);
@@ -237,7 +244,8 @@ fn as_many_blocks_are_active_as_shared_memory_and_threads_allow() {
         of(with_shared),
         [Ok(200_000), Ok(106_736), Ok(48_368), Ok(4592), Err(INVALID_VALUE)]
     );
-    let (mut grid, mut block) = (0, 0);
+    let mut grid = 0;
+    let mut block = 0;
     let code = call!(cuOccupancyMaxPotentialBlockSize(
         &mut grid,
         &mut block,

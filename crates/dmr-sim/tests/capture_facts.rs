@@ -54,10 +54,12 @@ struct Outside {
 
 impl Outside {
     fn new() -> Self {
-        let (stream, event) = (gpu::stream(), gpu::event());
+        let stream = gpu::stream();
+        let event = gpu::event();
         gpu::record(event, stream).unwrap();
         let block = gpu::malloc(64).unwrap();
-        let (mut device, mut pool) = (0, std::ptr::null_mut());
+        let mut device = 0;
+        let mut pool = std::ptr::null_mut();
         // SAFETY: the device is written.
         unsafe { sys::cuCtxGetDevice(&raw mut device) }.result().unwrap();
         // SAFETY: the device exists; the pool is written.
@@ -191,7 +193,8 @@ fn a_thread_starts_in_global_mode_and_has_the_mode_that_it_exchanged_last() {
 #[test]
 fn calls_are_forbidden_to_the_thread_that_captures_in_global_mode() {
     let (_universe, _gpu) = device();
-    let (outside, a) = (Outside::new(), gpu::stream());
+    let outside = Outside::new();
+    let a = gpu::stream();
     for call in FORBIDDEN {
         begin(a, GLOBAL);
         assert_eq!(outside.make(call), UNSUPPORTED, "{call}");
@@ -202,7 +205,8 @@ fn calls_are_forbidden_to_the_thread_that_captures_in_global_mode() {
 #[test]
 fn a_relaxed_thread_makes_the_forbidden_calls_during_its_own_capture() {
     let (_universe, _gpu) = device();
-    let (outside, a) = (Outside::new(), gpu::stream());
+    let outside = Outside::new();
+    let a = gpu::stream();
     begin(a, GLOBAL);
     let before = exchange(RELAXED);
     FORBIDDEN.iter().for_each(|call| assert_eq!(outside.make(call), None, "{call}"));
@@ -213,7 +217,8 @@ fn a_relaxed_thread_makes_the_forbidden_calls_during_its_own_capture() {
 #[test]
 fn a_relaxed_thread_makes_the_forbidden_calls_during_the_capture_of_another() {
     let (_universe, gpu) = device();
-    let (outside, a) = (Shared(Outside::new()), gpu::stream());
+    let outside = Shared(Outside::new());
+    let a = gpu::stream();
     begin(a, GLOBAL);
     in_another_thread(&gpu, || {
         let outside = &outside;
@@ -226,7 +231,8 @@ fn a_relaxed_thread_makes_the_forbidden_calls_during_the_capture_of_another() {
 #[test]
 fn a_capture_in_global_mode_forbids_the_calls_to_other_threads_and_one_in_local_mode_does_not() {
     let (_universe, gpu) = device();
-    let (outside, a) = (Shared(Outside::new()), gpu::stream());
+    let outside = Shared(Outside::new());
+    let a = gpu::stream();
     let in_another = |call: &'static str| {
         let outside = &outside;
         in_another_thread(&gpu, move || {
@@ -249,7 +255,8 @@ fn a_capture_in_global_mode_forbids_the_calls_to_other_threads_and_one_in_local_
 #[test]
 fn no_capture_forbids_work_on_other_streams_nor_events_and_streams() {
     let (_universe, gpu) = device();
-    let (outside, a) = (Shared(Outside::new()), gpu::stream());
+    let outside = Shared(Outside::new());
+    let a = gpu::stream();
     begin(a, GLOBAL);
     ALLOWED.iter().for_each(|call| outside.0.make_allowed(call));
     in_another_thread(&gpu, || {
@@ -282,7 +289,8 @@ fn waiting_for_the_context_ends_every_capture_whatever_the_modes() {
 #[test]
 fn a_mode_that_was_restored_forbids_again() {
     let (_universe, _gpu) = device();
-    let (outside, a) = (Outside::new(), gpu::stream());
+    let outside = Outside::new();
+    let a = gpu::stream();
     begin(a, GLOBAL);
     exchange(RELAXED);
     exchange(GLOBAL);
@@ -293,7 +301,8 @@ fn a_mode_that_was_restored_forbids_again() {
 #[test]
 fn a_relaxed_thread_may_not_wait_for_the_capturing_stream_itself() {
     let (_universe, _gpu) = device();
-    let (a, event) = (gpu::stream(), gpu::event());
+    let a = gpu::stream();
+    let event = gpu::event();
     begin(a, GLOBAL);
     gpu::record(event, a).unwrap();
     let before = exchange(RELAXED);
@@ -306,7 +315,8 @@ fn a_relaxed_thread_may_not_wait_for_the_capturing_stream_itself() {
 #[test]
 fn a_record_on_a_capturing_stream_leaves_the_capture_valid() {
     let (_universe, _gpu) = device();
-    let (a, event) = (gpu::stream(), gpu::event());
+    let a = gpu::stream();
+    let event = gpu::event();
     begin(a, GLOBAL);
     gpu::record(event, a).unwrap();
     assert!(end(a));
@@ -317,7 +327,8 @@ fn a_record_on_a_capturing_stream_leaves_the_capture_valid() {
 #[test]
 fn a_capturing_stream_that_waits_for_an_outside_event_ends_its_capture() {
     let (_universe, _gpu) = device();
-    let (outside, a) = (Outside::new(), gpu::stream());
+    let outside = Outside::new();
+    let a = gpu::stream();
     begin(a, GLOBAL);
     assert_eq!(code(gpu::wait(a, outside.event)), ISOLATION);
     assert!(!end(a), "the wait has invalidated the capture");
@@ -328,7 +339,8 @@ fn a_capturing_stream_that_waits_for_an_outside_event_ends_its_capture() {
 #[test]
 fn whether_the_default_stream_captures_is_refused_while_a_blocking_stream_does() {
     let (_universe, _gpu) = device();
-    let (blocking, legacy) = (gpu::blocking_stream(), std::ptr::null_mut());
+    let blocking = gpu::blocking_stream();
+    let legacy = std::ptr::null_mut();
     // SAFETY: the null handle is CUDA's default stream.
     let is_capturing = || unsafe { result::stream::is_capturing(legacy) }.map(drop);
     begin(blocking, GLOBAL);

@@ -20,7 +20,8 @@ fn a_call_site_is_in_the_user_s_crate_whatever_its_name_begins_with() {
     let gpu = CudaContext::new(universe.ordinal(0)).unwrap();
     // SAFETY: that the streams are not ordered is what is reported.
     unsafe { gpu.disable_event_tracking() };
-    let (a, b) = (gpu.new_stream().unwrap(), gpu.new_stream().unwrap());
+    let a = gpu.new_stream().unwrap();
+    let b = gpu.new_stream().unwrap();
     let mut bytes = a.alloc_zeros::<u8>(64).unwrap();
     a.synchronize().unwrap();
     let lines = [cut_rows(&a, &mut bytes), cut_rows(&b, &mut bytes)];

@@ -33,7 +33,8 @@ fn agrees_with_the_oracle_when_work_executes_in_random_order() {
 
 fn compare(policy: Policy) {
     let started = Instant::now();
-    let (mut racy, mut steps) = (0, 0);
+    let mut racy = 0;
+    let mut steps = 0;
     for seed in 0..PROGRAMS {
         let program = generate::any(seed);
         steps += program.steps.len();

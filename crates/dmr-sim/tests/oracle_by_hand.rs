@@ -81,7 +81,8 @@ fn fill_span(stream: Stream, dst: Span) -> Step {
 }
 
 fn read(stream: Stream, buf: usize) -> Step {
-    let (src, host) = (span(buf, 0, 100), Host::Pinned);
+    let src = span(buf, 0, 100);
+    let host = Host::Pinned;
     Step::Download { stream, src, host }
 }
 

@@ -247,7 +247,8 @@ impl Holdings {
             'W' => self.zero,
             'f' => *random.pick(&[0, 0, 0, 1, 3, 4, 77, 1 << 30]),
             'b' => {
-                let (operation, at) = (random.below(8) as u64, self.argument('a'));
+                let operation = random.below(8) as u64;
+                let at = self.argument('a');
                 let is_wait = matches!(operation, 1 | 4);
                 let at = if is_wait { self.zero } else { at & !7 };
                 self.batch[0] = [operation, at, 0, 0, 0, 0];
@@ -317,7 +318,8 @@ fn register(universe: &Universe) {
         "touch",
         |args| Footprint::new().reads(args.u64(0), args.u64(1)).writes(args.u64(0), args.u64(1)),
         |args, memory| {
-            let (at, len) = (args.u64(0), args.u64(1));
+            let at = args.u64(0);
+            let len = args.u64(1);
             memory.fill(at, len, 7);
             memory.write(at, &[1]);
             memory.read(at.wrapping_add(len), &mut [0; 2]);
@@ -336,7 +338,9 @@ fn run(seed: u64, policy: Policy, calls: usize, codes: &mut BTreeMap<(usize, i32
     let mut handles = Vec::new();
     for other in [&ended, &foreign, &universe, &universe] {
         let gpu = Gpu::of(other, 0);
-        let (stream, event, pool) = (gpu::stream(), gpu::event(), gpu::pool(gpu.device));
+        let stream = gpu::stream();
+        let event = gpu::event();
+        let pool = gpu::pool(gpu.device);
         let module = gpu::kernel(&gpu::ptx("touch", &["u64", "u64"]), "touch").unwrap();
         let context = gpu.context;
         let all = [stream as u64, event as u64, pool as u64, module as u64, context as u64];
@@ -348,7 +352,8 @@ fn run(seed: u64, policy: Policy, calls: usize, codes: &mut BTreeMap<(usize, i32
     let range = reserve(PAGE).unwrap();
     let (page, memory) = mapped(PAGE, gpu.device);
     handles.push(memory);
-    let (zero, batch) = (gpu::Pinned::new(8), vec![[0; 6]; 256]);
+    let zero = gpu::Pinned::new(8);
+    let batch = vec![[0; 6]; 256];
     let mut held = Holdings {
         handles,
         addresses: vec![0, 1, u64::MAX, 1 << 44, 1 << 45, (1 << 44) + 4096, range, page],

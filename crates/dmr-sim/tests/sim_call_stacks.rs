@@ -25,7 +25,8 @@ fn race(builder: UniverseBuilder) -> (Report, [u32; 2]) {
     let gpu = CudaContext::new(universe.ordinal(0)).unwrap();
     // SAFETY: that the streams are not ordered is what is reported.
     unsafe { gpu.disable_event_tracking() };
-    let (a, b) = (gpu.new_stream().unwrap(), gpu.new_stream().unwrap());
+    let a = gpu.new_stream().unwrap();
+    let b = gpu.new_stream().unwrap();
     let mut bytes = a.alloc_zeros::<u8>(64).unwrap();
     a.synchronize().unwrap();
     outer(&a, &mut bytes);

@@ -38,7 +38,8 @@ fn query_code(event: sys::CUevent) -> Option<i32> {
 #[test]
 fn a_stream_says_whether_it_is_capturing() {
     let (_universe, _gpu) = machine();
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     assert_eq!(status(a), NONE);
     begin(a);
     assert_eq!(status(a), ACTIVE);
@@ -65,7 +66,8 @@ fn captured_work_does_not_run() {
 #[test]
 fn an_event_recorded_in_a_capture_cannot_be_queried() {
     let (_universe, _gpu) = machine();
-    let (a, event) = (gpu::stream(), gpu::event());
+    let a = gpu::stream();
+    let event = gpu::event();
     begin(a);
     record(event, a).unwrap();
     assert_eq!(query_code(event), CAPTURED_EVENT);
@@ -99,7 +101,9 @@ fn a_capturing_stream_cannot_be_waited_for() {
 #[test]
 fn a_stream_that_waits_for_a_captured_event_is_captured_too() {
     let (_universe, _gpu) = machine();
-    let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let event = gpu::event();
     begin(a);
     record(event, a).unwrap();
     wait(b, event).unwrap();
@@ -194,7 +198,9 @@ fn an_exchange_is_counted_and_can_be_made_to_fail() {
 #[test]
 fn an_event_of_a_capture_that_has_ended_cannot_be_waited_for() {
     let (_universe, _gpu) = machine();
-    let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let event = gpu::event();
     begin(a);
     record(event, a).unwrap();
     end(a).unwrap();
@@ -205,7 +211,9 @@ fn an_event_of_a_capture_that_has_ended_cannot_be_waited_for() {
 #[test]
 fn a_stream_joins_a_capture_as_it_is() {
     let (_universe, _gpu) = machine();
-    let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let event = gpu::event();
     begin(a);
     record(event, a).unwrap();
     assert_eq!(code(malloc(64)), UNSUPPORTED);

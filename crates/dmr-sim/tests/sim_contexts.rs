@@ -35,8 +35,10 @@ fn pop() -> Result<CUcontext, CUresult> {
 #[test]
 fn sim_a_popped_context_uncovers_the_one_below() {
     let universe = Universe::new().unwrap();
-    let (first, second) = (Gpu::of(&universe, 0), Gpu::of(&universe, 1));
-    let (first, second) = (first.context, second.context);
+    let first = Gpu::of(&universe, 0);
+    let second = Gpu::of(&universe, 1);
+    let first = first.context;
+    let second = second.context;
     // SAFETY: as above.
     unsafe { sys::cuCtxSetCurrent(first) };
     push(second);
@@ -53,7 +55,8 @@ fn sim_a_popped_context_uncovers_the_one_below() {
 #[test]
 fn sim_setting_a_context_replaces_the_top_and_setting_none_pops_it() {
     let universe = Universe::new().unwrap();
-    let (first, second) = (Gpu::of(&universe, 0), Gpu::of(&universe, 1));
+    let first = Gpu::of(&universe, 0);
+    let second = Gpu::of(&universe, 1);
     first.bind();
     push(first.context);
     second.bind();
@@ -106,10 +109,13 @@ fn sim_a_limit_keeps_its_value() {
 fn sim_a_reset_ends_the_context_until_it_is_retained_again() {
     const DESTROYED: Option<i32> = Some(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED as i32);
     let (universe, gpu) = machine();
-    let (a, event, block) = (gpu::stream(), gpu::event(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let event = gpu::event();
+    let block = malloc(64).unwrap();
     fill(block, 1, 64, a).unwrap();
     gpu::record(event, a).unwrap();
-    let (mut flags, mut active) = (0, 1);
+    let mut flags = 0;
+    let mut active = 1;
     // SAFETY: as above; so for the other calls.
     unsafe {
         assert_eq!(sys::cuDevicePrimaryCtxReset_v2(gpu.device), CUDA_SUCCESS);
@@ -122,7 +128,8 @@ fn sim_a_reset_ends_the_context_until_it_is_retained_again() {
     assert_eq!(gpu::code(gpu::sync(a)), DESTROYED);
     assert_eq!(gpu::code(gpu::sync_event(event)), DESTROYED);
     let again = Gpu::new(&universe);
-    let (b, fresh) = (gpu::stream(), malloc(64).unwrap());
+    let b = gpu::stream();
+    let fresh = malloc(64).unwrap();
     assert_eq!(kinds(&universe), []);
     fill(fresh, 3, 64, b).unwrap();
     gpu::sync(b).unwrap();
@@ -141,13 +148,16 @@ fn sim_a_reset_ends_captures_and_gives_back_the_memory_of_pools_and_modules() {
     const TEXT: &str = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .global .align 16 .b8 table[64];\0";
     let (universe, gpu) = machine();
     let free = || {
-        let (mut free, mut total) = (0, 0);
+        let mut free = 0;
+        let mut total = 0;
         // SAFETY: as above.
         unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) }.result().unwrap();
         free
     };
-    let (before, stream) = (free(), gpu::stream());
-    let (mut module, mut pooled) = (std::ptr::null_mut(), 0);
+    let before = free();
+    let stream = gpu::stream();
+    let mut module = std::ptr::null_mut();
+    let mut pooled = 0;
     // SAFETY: as above.
     unsafe {
         sys::cuModuleLoadData(&mut module, TEXT.as_ptr().cast()).result().unwrap();

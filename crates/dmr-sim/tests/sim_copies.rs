@@ -23,7 +23,8 @@ fn bytes_arrive_where_they_were_sent() {
         let (universe, _gpu) = with_policy(policy);
         let a = gpu::stream();
         let sent: Vec<u8> = (0..=255).collect();
-        let (first, second) = (malloc(256).unwrap(), malloc(512).unwrap());
+        let first = malloc(256).unwrap();
+        let second = malloc(512).unwrap();
         upload(first, &sent, a).unwrap();
         fill(second, 9, 512, a).unwrap();
         copy(second + 100, first + 6, 250, a).unwrap();
@@ -64,7 +65,8 @@ fn a_pinned_upload_reads_its_source_when_it_executes() {
 #[test]
 fn a_pageable_download_is_complete_when_it_returns() {
     let (universe, _gpu) = with_policy(Policy::Lazy);
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let block = malloc(64).unwrap();
     fill(block, 5, 64, a).unwrap();
     let mut got = [0; 64];
@@ -77,7 +79,8 @@ fn a_pageable_download_is_complete_when_it_returns() {
 #[test]
 fn a_pinned_download_is_complete_when_the_stream_is() {
     let (universe, _gpu) = with_policy(Policy::Lazy);
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let block = malloc(64).unwrap();
     let mut got = Pinned::new(64);
     fill(block, 5, 64, a).unwrap();
@@ -131,7 +134,8 @@ fn a_wide_fill_repeats_its_word() {
 #[test]
 fn synchronous_fills_and_copies_run_on_the_legacy_stream() {
     let (universe, _gpu) = machine();
-    let (block, other) = (malloc(64).unwrap(), malloc(64).unwrap());
+    let block = malloc(64).unwrap();
+    let other = malloc(64).unwrap();
     // SAFETY: both blocks have 64 bytes; the driver checks the rest.
     unsafe {
         result::memset_d8_sync(block, 3, 64).unwrap();
@@ -160,10 +164,12 @@ fn copies_of_nothing_do_nothing() {
 fn a_copy_between_devices_moves_bytes_and_is_ordered_like_any_other() {
     let universe = Universe::new().unwrap();
     let first = Gpu::of(&universe, 0);
-    let (source, a) = (malloc(64).unwrap(), gpu::stream());
+    let source = malloc(64).unwrap();
+    let a = gpu::stream();
     fill(source, 8, 64, a).unwrap();
     let second = Gpu::of(&universe, 1);
-    let (target, b) = (malloc(64).unwrap(), gpu::stream());
+    let target = malloc(64).unwrap();
+    let b = gpu::stream();
     // SAFETY: both blocks have 64 bytes and live in the contexts named.
     let peer = || unsafe {
         sys::cuMemcpyPeerAsync(target, second.context, source, first.context, 64, b).result()
@@ -181,10 +187,12 @@ fn a_copy_between_devices_moves_bytes_and_is_ordered_like_any_other() {
 fn a_copy_between_contexts_without_a_stream_is_serialised_with_all_work_of_these_contexts() {
     let universe = Universe::new().unwrap();
     let first = Gpu::of(&universe, 0);
-    let (source, a) = (malloc(64).unwrap(), gpu::stream());
+    let source = malloc(64).unwrap();
+    let a = gpu::stream();
     fill(source, 8, 64, a).unwrap();
     let second = Gpu::of(&universe, 1);
-    let (target, b) = (malloc(64).unwrap(), gpu::stream());
+    let target = malloc(64).unwrap();
+    let b = gpu::stream();
     fill(target, 1, 64, b).unwrap();
     // SAFETY: both blocks have 64 bytes and live in the contexts named.
     unsafe { sys::cuMemcpyPeer(target, second.context, source, first.context, 64) }
@@ -195,7 +203,8 @@ fn a_copy_between_contexts_without_a_stream_is_serialised_with_all_work_of_these
     assert_eq!(bytes, [8; 64]);
     fill(source, 9, 64, a).unwrap();
     let mut description = std::mem::MaybeUninit::<sys::CUDA_MEMCPY3D_PEER>::zeroed();
-    let (at, device) = (description.as_mut_ptr(), sys::CUmemorytype::CU_MEMORYTYPE_DEVICE);
+    let at = description.as_mut_ptr();
+    let device = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
     // SAFETY: plain data, but for the two types of memory zero is valid.
     unsafe {
         ((*at).srcMemoryType, (*at).srcDevice, (*at).srcContext) = (device, source, first.context);
@@ -215,7 +224,8 @@ fn a_copy_reads_its_source_in_stream_order() {
         let universe = Universe::builder().seed(seed).build().unwrap();
         let _gpu = Gpu::new(&universe);
         let a = gpu::stream();
-        let (block, taken) = (malloc(64).unwrap(), malloc(64).unwrap());
+        let block = malloc(64).unwrap();
+        let taken = malloc(64).unwrap();
         fill(block, 1, 64, a).unwrap();
         copy(taken, block, 64, a).unwrap();
         fill(block, 2, 64, a).unwrap();
@@ -248,7 +258,8 @@ fn hundreds_of_gibibytes_are_filled_in_no_time() {
 #[test]
 fn pinned_memory_that_two_streams_use_is_checked_as_well() {
     let (universe, _gpu) = machine();
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let block = malloc_async(64, a).unwrap();
     fill(block, 1, 64, a).unwrap();
     let other = malloc(64).unwrap();

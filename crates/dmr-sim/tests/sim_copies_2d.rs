@@ -28,9 +28,12 @@ fn rows(
         (&raw mut (*at).dstMemoryType).write(CU_MEMORYTYPE_DEVICE);
         copy.assume_init()
     };
-    (copy.srcDevice, copy.dstDevice) = (from, to);
-    (copy.srcPitch, copy.dstPitch) = (from_pitch, to_pitch);
-    (copy.WidthInBytes, copy.Height) = (width, height);
+    copy.srcDevice = from;
+    copy.dstDevice = to;
+    copy.srcPitch = from_pitch;
+    copy.dstPitch = to_pitch;
+    copy.WidthInBytes = width;
+    copy.Height = height;
     copy
 }
 
@@ -44,17 +47,22 @@ fn sim_rows_arrive_where_they_were_sent() {
     for policy in [Policy::Eager, Policy::Lazy, Policy::Random] {
         let universe = Universe::builder().policy(policy).build().unwrap();
         let _gpu = Gpu::new(&universe);
-        let (a, from, to) = (gpu::stream(), malloc(100).unwrap(), malloc(100).unwrap());
+        let a = gpu::stream();
+        let from = malloc(100).unwrap();
+        let to = malloc(100).unwrap();
         let sent: Vec<u8> = (0..100).collect();
         upload(from, &sent, a).unwrap();
         fill(to, 200, 100, a).unwrap();
         let mut rows = rows(to, 20, from, 10, [3, 4]);
-        (rows.srcXInBytes, rows.srcY, rows.dstXInBytes) = (5, 2, 1);
+        rows.srcXInBytes = 5;
+        rows.srcY = 2;
+        rows.dstXInBytes = 1;
         assert_eq!(copy(&rows, a), CUDA_SUCCESS);
         gpu::sync(a).unwrap();
         let got = gpu::read(to, 100).unwrap();
         for (at, byte) in got.into_iter().enumerate() {
-            let (row, column) = (at / 20, at % 20);
+            let row = at / 20;
+            let column = at % 20;
             let is_copied = row < 4 && (1..4).contains(&column);
             let expected = if is_copied { ((row + 2) * 10 + column + 4) as u8 } else { 200 };
             assert_eq!(byte, expected, "row {row}, column {column}");
@@ -66,8 +74,10 @@ fn sim_rows_arrive_where_they_were_sent() {
 #[test]
 fn sim_a_copy_of_rows_races_with_its_rows_and_not_with_the_bytes_between() {
     let (universe, _gpu) = machine();
-    let (a, b) = (gpu::stream(), gpu::stream());
-    let (from, to) = (malloc(64).unwrap(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let from = malloc(64).unwrap();
+    let to = malloc(64).unwrap();
     fill(from, 1, 64, a).unwrap();
     assert_eq!(copy(&rows(to, 16, from, 16, [4, 4]), a), CUDA_SUCCESS);
     fill(to + 4, 2, 12, b).unwrap();
@@ -83,8 +93,10 @@ fn sim_a_copy_of_rows_races_with_its_rows_and_not_with_the_bytes_between() {
 #[test]
 fn sim_a_copy_of_rows_is_one_operation_that_a_stream_can_wait_for() {
     let (universe, _gpu) = machine();
-    let (a, b) = (gpu::stream(), gpu::stream());
-    let (from, to) = (malloc(64).unwrap(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let from = malloc(64).unwrap();
+    let to = malloc(64).unwrap();
     fill(from, 1, 64, a).unwrap();
     assert_eq!(copy(&rows(to, 16, from, 16, [4, 4]), a), CUDA_SUCCESS);
     order(a, b);
@@ -96,7 +108,9 @@ fn sim_a_copy_of_rows_is_one_operation_that_a_stream_can_wait_for() {
 #[test]
 fn sim_rows_outside_of_an_allocation_are_refused_and_nothing_is_copied() {
     let (universe, _gpu) = machine();
-    let (a, from, to) = (gpu::stream(), malloc(64).unwrap(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let from = malloc(64).unwrap();
+    let to = malloc(64).unwrap();
     fill(from, 1, 64, a).unwrap();
     fill(to, 2, 64, a).unwrap();
     assert_eq!(copy(&rows(to, 16, from, 16, [4, 5]), a), CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -113,7 +127,9 @@ fn sim_rows_outside_of_an_allocation_are_refused_and_nothing_is_copied() {
 #[test]
 fn sim_an_array_is_refused() {
     let (_universe, _gpu) = machine();
-    let (a, from, to) = (gpu::stream(), malloc(64).unwrap(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let from = malloc(64).unwrap();
+    let to = malloc(64).unwrap();
     let mut rows = rows(to, 16, from, 16, [4, 4]);
     rows.srcMemoryType = CU_MEMORYTYPE_ARRAY;
     assert_eq!(copy(&rows, a), CUresult::CUDA_ERROR_NOT_SUPPORTED);
@@ -123,15 +139,18 @@ fn sim_an_array_is_refused() {
 fn sim_rows_of_pageable_memory_are_read_and_written_during_the_call() {
     let universe = Universe::builder().policy(Policy::Lazy).build().unwrap();
     let _gpu = Gpu::new(&universe);
-    let (a, block) = (gpu::stream(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let block = malloc(64).unwrap();
     let mut sent: Vec<u8> = (0..64).collect();
     let mut upload = rows(block, 8, 0, 16, [8, 4]);
-    (upload.srcMemoryType, upload.srcHost) = (CU_MEMORYTYPE_HOST, sent.as_ptr().cast());
+    upload.srcMemoryType = CU_MEMORYTYPE_HOST;
+    upload.srcHost = sent.as_ptr().cast();
     assert_eq!(copy(&upload, a), CUDA_SUCCESS);
     sent.fill(99);
     let mut got = [0u8; 64];
     let mut download = rows(0, 16, block, 8, [8, 4]);
-    (download.dstMemoryType, download.dstHost) = (CU_MEMORYTYPE_HOST, got.as_mut_ptr().cast());
+    download.dstMemoryType = CU_MEMORYTYPE_HOST;
+    download.dstHost = got.as_mut_ptr().cast();
     assert_eq!(copy(&download, a), CUDA_SUCCESS);
     for (at, byte) in got.into_iter().enumerate() {
         assert_eq!(byte, if at % 16 < 8 { at as u8 } else { 0 }, "byte {at}");
@@ -142,8 +161,10 @@ fn sim_rows_of_pageable_memory_are_read_and_written_during_the_call() {
 #[test]
 fn sim_a_synchronous_copy_of_rows_waits_for_the_blocking_streams() {
     let (universe, _gpu) = machine();
-    let (blocking, other) = (gpu::blocking_stream(), gpu::stream());
-    let (from, to) = (malloc(64).unwrap(), malloc(64).unwrap());
+    let blocking = gpu::blocking_stream();
+    let other = gpu::stream();
+    let from = malloc(64).unwrap();
+    let to = malloc(64).unwrap();
     let now = |rows: &CUDA_MEMCPY2D| {
         // SAFETY: as above.
         assert_eq!(unsafe { sys::cuMemcpy2D_v2(rows) }, CUDA_SUCCESS);
@@ -160,7 +181,9 @@ fn sim_a_synchronous_copy_of_rows_waits_for_the_blocking_streams() {
 #[test]
 fn sim_planes_arrive_where_they_were_sent() {
     let (universe, _gpu) = machine();
-    let (a, from, to) = (gpu::stream(), malloc(64).unwrap(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let from = malloc(64).unwrap();
+    let to = malloc(64).unwrap();
     let sent: Vec<u8> = (0..64).collect();
     upload(from, &sent, a).unwrap();
     fill(to, 200, 64, a).unwrap();
@@ -172,10 +195,16 @@ fn sim_planes_arrive_where_they_were_sent() {
         (&raw mut (*at).dstMemoryType).write(CU_MEMORYTYPE_DEVICE);
         planes.assume_init()
     };
-    (planes.srcDevice, planes.dstDevice) = (from, to);
-    (planes.srcPitch, planes.srcHeight, planes.srcZ) = (4, 4, 1);
-    (planes.dstPitch, planes.dstHeight) = (2, 2);
-    (planes.WidthInBytes, planes.Height, planes.Depth) = (2, 2, 3);
+    planes.srcDevice = from;
+    planes.dstDevice = to;
+    planes.srcPitch = 4;
+    planes.srcHeight = 4;
+    planes.srcZ = 1;
+    planes.dstPitch = 2;
+    planes.dstHeight = 2;
+    planes.WidthInBytes = 2;
+    planes.Height = 2;
+    planes.Depth = 3;
     // SAFETY: as above.
     assert_eq!(unsafe { sys::cuMemcpy3DAsync_v2(&planes, a) }, CUDA_SUCCESS);
     gpu::sync(a).unwrap();
@@ -188,7 +217,9 @@ fn sim_planes_arrive_where_they_were_sent() {
 #[test]
 fn sim_a_memset_of_rows_fills_them_and_races_with_them_only() {
     let (universe, _gpu) = machine();
-    let (a, b, block) = (gpu::stream(), gpu::stream(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let block = malloc(64).unwrap();
     fill(block, 9, 64, a).unwrap();
     gpu::sync(a).unwrap();
     // SAFETY: as above.

@@ -71,7 +71,8 @@ fn a_registered_kernel_is_launched_like_a_compiled_one() {
         context.load_module(Ptx::from_src(gpu::ptx("scale", &["u64", "f32", "u32"]))).unwrap();
     let scale = module.load_function("scale").unwrap();
     let mut data = stream.clone_htod(&[1.0f32, 2.0, 3.0]).unwrap();
-    let (factor, count) = (2.5f32, 3u32);
+    let factor = 2.5f32;
+    let count = 3u32;
     let mut builder = stream.launch_builder(&scale);
     builder.arg(&mut data).arg(&factor).arg(&count);
     launch(builder);
@@ -89,7 +90,8 @@ fn launch(mut builder: cudarc::driver::LaunchArgs<'_>) {
 #[test]
 fn cudarc_orders_one_reader_and_a_writer_on_two_streams() {
     let (universe, context) = context();
-    let (reader, writer) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+    let reader = context.new_stream().unwrap();
+    let writer = context.new_stream().unwrap();
     let mut data = reader.clone_htod(&[1u8; 64]).unwrap();
     let mut copy = reader.alloc_zeros::<u8>(64).unwrap();
     reader.memcpy_dtod(&data, &mut copy).unwrap();

@@ -13,7 +13,8 @@ use support::virtual_memory::{PAGE, READ_WRITE, mapped, set_access};
 
 fn two() -> (Universe, Gpu, Gpu) {
     let universe = Universe::new().unwrap();
-    let (first, second) = (Gpu::of(&universe, 0), Gpu::of(&universe, 1));
+    let first = Gpu::of(&universe, 0);
+    let second = Gpu::of(&universe, 1);
     first.bind();
     (universe, first, second)
 }
@@ -44,7 +45,8 @@ fn set_pool_access(pool: sys::CUmemoryPool, device: i32, flags: u32) -> Driver<(
 }
 
 fn pool_access(pool: sys::CUmemoryPool, device: i32) -> u32 {
-    let (mut flags, mut location) = (9_u32, [1, device]);
+    let mut flags = 9_u32;
+    let mut location = [1, device];
     // SAFETY: the location has the driver's layout, and the flags are an int.
     unsafe { sys::cuMemPoolGetAccess((&raw mut flags).cast(), pool, (&raw mut location).cast()) }
         .result()
@@ -137,9 +139,11 @@ fn peer_access_is_enabled_once() {
 #[test]
 fn events_order_streams_of_different_devices() {
     let (universe, first, second) = two();
-    let (here, a) = (malloc(64).unwrap(), gpu::stream());
+    let here = malloc(64).unwrap();
+    let a = gpu::stream();
     second.bind();
-    let (there, b) = (malloc(64).unwrap(), gpu::stream());
+    let there = malloc(64).unwrap();
+    let b = gpu::stream();
     fill(there, 1, 64, b).unwrap();
     first.bind();
     fill(here, 2, 64, a).unwrap();
@@ -155,7 +159,8 @@ fn events_order_streams_of_different_devices() {
 fn synchronising_one_device_says_nothing_about_the_other() {
     let universe = Universe::builder().policy(dmr_sim::Policy::Lazy).build().unwrap();
     let first = Gpu::of(&universe, 0);
-    let (here, a) = (malloc(64).unwrap(), gpu::stream());
+    let here = malloc(64).unwrap();
+    let a = gpu::stream();
     fill(here, 1, 64, a).unwrap();
     let second = Gpu::of(&universe, 1);
     gpu::sync_context().unwrap();
@@ -198,7 +203,8 @@ fn cudarc_sees_as_many_devices_as_there_are() {
 fn memory_of_a_pool_needs_access_of_its_own() {
     let (universe, first, second) = two();
     second.bind();
-    let (pool, there) = (gpu::pool(second.device), gpu::stream());
+    let pool = gpu::pool(second.device);
+    let there = gpu::stream();
     let block = malloc_from(pool, 64, there).unwrap();
     gpu::sync(there).unwrap();
     first.bind();
@@ -228,8 +234,10 @@ fn memory_of_a_pool_needs_access_of_its_own() {
 #[test]
 fn devices_without_a_path_are_no_peers_and_can_copy() {
     let universe = Universe::builder().peer_paths(false).build().unwrap();
-    let (first, second) = (Gpu::of(&universe, 0), Gpu::of(&universe, 1));
-    let (there, pool) = (malloc(64).unwrap(), gpu::pool(second.device));
+    let first = Gpu::of(&universe, 0);
+    let second = Gpu::of(&universe, 1);
+    let there = malloc(64).unwrap();
+    let pool = gpu::pool(second.device);
     let (at, _) = mapped(PAGE, second.device);
     first.bind();
     let mut can = 1;
@@ -242,7 +250,8 @@ fn devices_without_a_path_are_no_peers_and_can_copy() {
     assert_eq!(code(set_pool_access(pool, first.device, 3)), Some(invalid));
     assert_eq!(code(set_access(at, PAGE, first.device, READ_WRITE)), Some(invalid));
 
-    let (here, stream) = (malloc(64).unwrap(), gpu::stream());
+    let here = malloc(64).unwrap();
+    let stream = gpu::stream();
     fill(here, 7, 64, stream).unwrap();
     gpu::sync(stream).unwrap();
     // SAFETY: the simulated driver checks its arguments.
@@ -256,7 +265,8 @@ fn devices_without_a_path_are_no_peers_and_can_copy() {
 fn a_copy_by_address_needs_access_to_a_peers_pool_and_mapped_memory() {
     let (universe, first, second) = two();
     second.bind();
-    let (pool, there) = (gpu::pool(second.device), gpu::stream());
+    let pool = gpu::pool(second.device);
+    let there = gpu::stream();
     let pooled = malloc_from(pool, 64, there).unwrap();
     let allocated = malloc(64).unwrap();
     let (at, _) = mapped(PAGE, second.device);
@@ -265,7 +275,8 @@ fn a_copy_by_address_needs_access_to_a_peers_pool_and_mapped_memory() {
     }
     gpu::sync(there).unwrap();
     first.bind();
-    let (here, stream) = (malloc(64).unwrap(), gpu::stream());
+    let here = malloc(64).unwrap();
+    let stream = gpu::stream();
     copy(here, allocated, 64, stream).unwrap();
     for from in [pooled, at] {
         assert_eq!(code(copy(here, from, 64, stream)), Some(1));

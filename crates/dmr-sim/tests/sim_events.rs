@@ -11,8 +11,11 @@ const INVALID_HANDLE: i32 = sys::CUresult::CUDA_ERROR_INVALID_HANDLE as i32;
 #[test]
 fn a_wait_covers_what_came_before_the_record() {
     let (universe, _gpu) = machine();
-    let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
-    let (before, after) = (malloc(64).unwrap(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let event = gpu::event();
+    let before = malloc(64).unwrap();
+    let after = malloc(64).unwrap();
     fill(before, 1, 64, a).unwrap();
     record(event, a).unwrap();
     fill(after, 1, 64, a).unwrap();
@@ -26,9 +29,12 @@ fn a_wait_covers_what_came_before_the_record() {
 #[test]
 fn recording_again_moves_later_waits_only() {
     let (universe, _gpu) = machine();
-    let (a, early, late) = (gpu::stream(), gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let early = gpu::stream();
+    let late = gpu::stream();
     let event = gpu::event();
-    let (first, second) = (malloc(64).unwrap(), malloc(64).unwrap());
+    let first = malloc(64).unwrap();
+    let second = malloc(64).unwrap();
     fill(first, 1, 64, a).unwrap();
     record(event, a).unwrap();
     wait(early, event).unwrap();
@@ -45,7 +51,9 @@ fn recording_again_moves_later_waits_only() {
 #[test]
 fn recording_on_another_stream_moves_the_event_there() {
     let (universe, _gpu) = machine();
-    let (a, b, c) = (gpu::stream(), gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let c = gpu::stream();
     let event = gpu::event();
     let block = malloc(64).unwrap();
     fill(block, 1, 64, a).unwrap();
@@ -59,7 +67,9 @@ fn recording_on_another_stream_moves_the_event_there() {
 #[test]
 fn a_never_recorded_event_is_complete_and_orders_nothing() {
     let (universe, _gpu) = machine();
-    let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let event = gpu::event();
     let block = malloc(64).unwrap();
     fill(block, 1, 64, a).unwrap();
     assert!(gpu::query_event(event));
@@ -72,8 +82,11 @@ fn a_never_recorded_event_is_complete_and_orders_nothing() {
 #[test]
 fn synchronising_an_event_covers_the_record_and_no_more() {
     let (universe, _gpu) = machine();
-    let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
-    let (before, after) = (malloc(64).unwrap(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let event = gpu::event();
+    let before = malloc(64).unwrap();
+    let after = malloc(64).unwrap();
     fill(before, 1, 64, a).unwrap();
     record(event, a).unwrap();
     fill(after, 1, 64, a).unwrap();
@@ -89,7 +102,9 @@ fn a_loop_on_a_query_ends_under_every_policy() {
     for policy in [Policy::Eager, Policy::Lazy, Policy::Random] {
         let universe = Universe::builder().policy(policy).build().unwrap();
         let _gpu = Gpu::new(&universe);
-        let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
+        let a = gpu::stream();
+        let b = gpu::stream();
+        let event = gpu::event();
         let block = malloc(64).unwrap();
         for byte in 0..50 {
             fill(block, byte, 64, a).unwrap();
@@ -108,7 +123,8 @@ fn a_loop_on_a_query_ends_under_every_policy() {
 fn a_lazy_device_has_not_run_work_without_a_wait() {
     let universe = Universe::builder().policy(Policy::Lazy).build().unwrap();
     let _gpu = Gpu::new(&universe);
-    let (a, event) = (gpu::stream(), gpu::event());
+    let a = gpu::stream();
+    let event = gpu::event();
     let block = malloc(64).unwrap();
     for byte in 0..50 {
         fill(block, byte, 64, a).unwrap();
@@ -123,7 +139,9 @@ fn a_lazy_device_has_not_run_work_without_a_wait() {
 fn a_query_that_returns_not_ready_orders_nothing() {
     let universe = Universe::builder().policy(Policy::Lazy).build().unwrap();
     let _gpu = Gpu::new(&universe);
-    let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let event = gpu::event();
     let block = malloc(64).unwrap();
     for byte in 0..50 {
         fill(block, byte, 64, a).unwrap();
@@ -138,9 +156,11 @@ fn a_query_that_returns_not_ready_orders_nothing() {
 fn an_event_is_recorded_in_its_own_context_and_waited_for_anywhere() {
     let universe = Universe::new().unwrap();
     let first = Gpu::of(&universe, 0);
-    let (event, stream) = (gpu::event(), gpu::stream());
+    let event = gpu::event();
+    let stream = gpu::stream();
     let second = Gpu::of(&universe, 1);
-    let (other_event, other_stream) = (gpu::event(), gpu::stream());
+    let other_event = gpu::event();
+    let other_stream = gpu::stream();
     assert_eq!(code(record(event, other_stream)), Some(INVALID_HANDLE));
     assert_eq!(code(record(other_event, stream)), Some(INVALID_HANDLE));
     first.bind();
@@ -153,7 +173,9 @@ fn an_event_is_recorded_in_its_own_context_and_waited_for_anywhere() {
 #[test]
 fn an_event_may_be_destroyed_while_it_is_waited_for() {
     let (universe, _gpu) = machine();
-    let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let event = gpu::event();
     let block = malloc(64).unwrap();
     fill(block, 1, 64, a).unwrap();
     record(event, a).unwrap();
@@ -168,7 +190,8 @@ fn an_event_may_be_destroyed_while_it_is_waited_for() {
 #[test]
 fn a_destroyed_event_is_refused() {
     let (_universe, _gpu) = machine();
-    let (a, event) = (gpu::stream(), gpu::event());
+    let a = gpu::stream();
+    let event = gpu::event();
     gpu::destroy_event(event).unwrap();
     assert!(record(event, a).is_err());
     assert!(wait(a, event).is_err());

@@ -43,7 +43,9 @@ fn counting_starts_when_the_fault_is_planted() {
 #[test]
 fn a_failed_call_does_nothing() {
     let (universe, _gpu) = machine();
-    let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let event = gpu::event();
     let block = malloc(64).unwrap();
     fill(block, 1, 64, a).unwrap();
     sync(a).unwrap();
@@ -87,7 +89,9 @@ fn the_nth_call_of_any_kind_fails() {
 fn a_swallowed_record_leaves_the_wait_without_an_edge() {
     let program = |swallowed: bool| {
         let (universe, _gpu) = machine();
-        let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
+        let a = gpu::stream();
+        let b = gpu::stream();
+        let event = gpu::event();
         let block = malloc(64).unwrap();
         if swallowed {
             universe.swallow_nth("cuEventRecord", 1);
@@ -106,7 +110,9 @@ fn a_swallowed_record_leaves_the_wait_without_an_edge() {
 fn a_swallowed_wait_or_synchronisation_orders_nothing() {
     for call in ["cuStreamWaitEvent", "cuStreamSynchronize", "cuEventSynchronize"] {
         let (universe, _gpu) = machine();
-        let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
+        let a = gpu::stream();
+        let b = gpu::stream();
+        let event = gpu::event();
         let block = malloc(64).unwrap();
         universe.swallow_nth(call, 1);
         fill(block, 1, 64, a).unwrap();
@@ -185,8 +191,10 @@ fn a_held_call_stops_its_thread_and_no_other() {
 #[test]
 fn a_call_that_is_held_afterwards_has_acted() {
     let (universe, gpu) = machine();
-    let (block, event) = (malloc(64).unwrap(), gpu::event());
-    let (first, second) = (gpu::stream(), gpu::stream());
+    let block = malloc(64).unwrap();
+    let event = gpu::event();
+    let first = gpu::stream();
+    let second = gpu::stream();
     // Handles are pointers, which are not `Send`.
     let handles = (first as usize, event as usize);
     thread::scope(|scope| {
@@ -194,7 +202,8 @@ fn a_call_that_is_held_afterwards_has_acted() {
         let hold = universe.hold_after_nth("cuEventRecord", 1);
         let held = scope.spawn(move || {
             gpu.bind();
-            let (first, event) = (handles.0 as _, handles.1 as _);
+            let first = handles.0 as _;
+            let event = handles.1 as _;
             fill(block, 1, 64, first).unwrap();
             record(event, first)
         });

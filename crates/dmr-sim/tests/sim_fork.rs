@@ -9,7 +9,8 @@ use support::gpu::{self, machine, malloc};
 #[test]
 fn a_forked_child_is_refused() {
     let (_universe, gpu) = machine();
-    let (stream, block) = (gpu::stream(), malloc(64).unwrap());
+    let stream = gpu::stream();
+    let block = malloc(64).unwrap();
     // SAFETY: the child calls the driver, which the simulator allows, and ends without running anything else.
     let child = unsafe { libc::fork() };
     if child == 0 {

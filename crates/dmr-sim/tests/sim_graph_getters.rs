@@ -33,9 +33,10 @@ fn neighbours(name: &str, node: CUgraphNode) -> Vec<CUgraphNode> {
 fn sim_a_node_has_the_order_and_the_parameters_that_it_was_made_with() {
     const REFUSED: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
     let (_universe, gpu) = machine();
-    let (event, data) = (gpu::event(), 64 as *mut c_void);
-    let (mut graph, [mut root, mut host, mut record, mut wait, mut memory, mut free]) =
-        (null_mut(), [null_mut(); 6]);
+    let event = gpu::event();
+    let data = 64 as *mut c_void;
+    let mut graph = null_mut();
+    let [mut root, mut host, mut record, mut wait, mut memory, mut free] = [null_mut(); 6];
     let call = sys::CUDA_HOST_NODE_PARAMS { fn_: Some(nothing), userData: data };
     let mut zeroed = MaybeUninit::<sys::CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
     // SAFETY: an allocation type of 1 is valid, and so is zero for all other parts but the type of location.
@@ -63,8 +64,11 @@ fn sim_a_node_has_the_order_and_the_parameters_that_it_was_made_with() {
     let after = |node| neighbours("cuGraphNodeGetDependentNodes", node);
     assert_eq!((before(root), before(host), before(free)), (vec![], vec![root], vec![memory]));
     assert_eq!((after(root), after(host), after(memory)), (vec![host, record], vec![], vec![free]));
-    let (mut known, mut events, mut address) = (call, [null_mut(); 2], 0);
-    (known.fn_, known.userData) = (None, null_mut());
+    let mut known = call;
+    let mut events = [null_mut(); 2];
+    let mut address = 0;
+    known.fn_ = None;
+    known.userData = null_mut();
     let mut described = MaybeUninit::<sys::CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
     // SAFETY: as above. The driver has written what is read.
     unsafe {

@@ -54,7 +54,8 @@ fn free(at: u64, stream: CUstream) -> CUresult {
 #[test]
 fn sim_captured_allocations_are_made_and_freed_at_each_launch() {
     let (universe, _gpu) = machine();
-    let (stream, out) = (gpu::stream(), malloc(64).unwrap());
+    let stream = gpu::stream();
+    let out = malloc(64).unwrap();
     begin(stream);
     let memory = allocate(64, stream);
     fill(memory, 7, 64, stream).unwrap();
@@ -77,7 +78,8 @@ fn sim_captured_allocations_are_made_and_freed_at_each_launch() {
 #[test]
 fn sim_memory_that_a_launch_leaves_is_the_programs_to_free_or_the_next_launches() {
     let (universe, _gpu) = machine();
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     begin(a);
     let memory = allocate(64, a);
     fill(memory, 7, 64, a).unwrap();
@@ -109,7 +111,9 @@ fn sim_memory_that_a_launch_leaves_is_the_programs_to_free_or_the_next_launches(
 #[test]
 fn sim_a_free_node_that_is_not_ordered_after_a_use_is_found() {
     let (universe, _gpu) = machine();
-    let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let event = gpu::event();
     begin(a);
     let memory = allocate(64, a);
     record(event, a).unwrap();
@@ -129,7 +133,8 @@ fn sim_a_free_node_that_is_not_ordered_after_a_use_is_found() {
 #[test]
 fn sim_a_launch_that_is_not_ordered_after_the_free_of_its_memory_is_found() {
     let (universe, _gpu) = machine();
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     begin(a);
     let memory = allocate(64, a);
     fill(memory, 7, 64, a).unwrap();
@@ -155,8 +160,11 @@ fn sim_a_launch_that_is_not_ordered_after_the_free_of_its_memory_is_found() {
 #[test]
 fn sim_nodes_of_memory_are_made_by_calls() {
     let (universe, gpu) = machine();
-    let (stream, mut graph, mut other) = (gpu::stream(), null_mut(), null_mut());
-    let (mut made, mut freed): (CUgraphNode, CUgraphNode) = (null_mut(), null_mut());
+    let stream = gpu::stream();
+    let mut graph = null_mut();
+    let mut other = null_mut();
+    let mut made: CUgraphNode = null_mut();
+    let mut freed: CUgraphNode = null_mut();
     // SAFETY: plain data, for which zero is valid.
     let mut params: sys::CUDA_MEM_ALLOC_NODE_PARAMS = unsafe { std::mem::zeroed() };
     params.poolProps.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -188,7 +196,8 @@ const MIB: usize = 1 << 20;
 
 /// Returns the free bytes of the device.
 fn free_bytes() -> usize {
-    let (mut free, mut total) = (0, 0);
+    let mut free = 0;
+    let mut total = 0;
     // SAFETY: as above.
     assert_eq!(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) }, CUDA_SUCCESS);
     free
@@ -228,7 +237,8 @@ fn two_blocks(stream: CUstream) -> (CUgraph, u64) {
 #[test]
 fn sim_the_memory_of_nodes_is_reserved_from_an_upload_or_launch_to_a_trim() {
     let (_universe, gpu) = machine();
-    let (stream, before) = (gpu::stream(), free_bytes());
+    let stream = gpu::stream();
+    let before = free_bytes();
     // SAFETY: as above; so for the calls below.
     let trim = || assert_eq!(unsafe { sys::cuDeviceGraphMemTrim(gpu.device) }, CUDA_SUCCESS);
     let (graph, left) = two_blocks(stream);

@@ -74,8 +74,11 @@ fn copy(from: u64, to: u64) -> Copy {
 #[test]
 fn sim_the_parameters_of_nodes_are_changed_in_a_graph_and_in_an_executable_one() {
     let (universe, _gpu) = machine();
-    let (a, b) = (malloc(64).unwrap(), malloc(64).unwrap());
-    let (graph, mut fill, mut copied) = (new_graph(), 0, 0);
+    let a = malloc(64).unwrap();
+    let b = malloc(64).unwrap();
+    let graph = new_graph();
+    let mut fill = 0;
+    let mut copied = 0;
     let mut params = node_params(a, 1);
     let code = call!(cuGraphAddNode(
         &mut fill => *mut Handle, graph => Handle, null() => *const Handle, 0 => usize,
@@ -119,9 +122,13 @@ fn sim_the_parameters_of_nodes_are_changed_in_a_graph_and_in_an_executable_one()
 fn sim_a_program_adds_a_node_to_the_graph_that_a_stream_captures() {
     const SET: u32 = 1;
     let (universe, _gpu) = machine();
-    let (stream, block) = (gpu::stream(), malloc(64).unwrap());
+    let stream = gpu::stream();
+    let block = malloc(64).unwrap();
     let info = |count: &mut usize| {
-        let (mut status, mut id, mut graph, mut nodes) = (0, 0u64, 0, null::<Handle>());
+        let mut status = 0;
+        let mut id = 0u64;
+        let mut graph = 0;
+        let mut nodes = null::<Handle>();
         let code = call!(cuStreamGetCaptureInfo_v2(
             stream.cast() => *mut c_void, &mut status => *mut i32, &mut id => *mut u64,
             &mut graph => *mut Handle, &mut nodes => *mut *const Handle, count => *mut usize
@@ -131,7 +138,8 @@ fn sim_a_program_adds_a_node_to_the_graph_that_a_stream_captures() {
         let first = if *count > 0 { unsafe { nodes.read() } } else { 0 };
         (graph, first)
     };
-    let (mut count, mut added) = (9, 0);
+    let mut count = 9;
+    let mut added = 0;
     assert_eq!(call!(cuStreamBeginCapture_v2(stream.cast() => *mut c_void, 2 => u32)), 0);
     assert_eq!((info(&mut count).1, count), (0, 0));
     fill(block, 1, 64, stream).unwrap();
@@ -162,12 +170,15 @@ fn sim_a_program_adds_a_node_to_the_graph_that_a_stream_captures() {
 #[test]
 fn sim_a_node_of_a_capture_in_progress_is_not_destroyed() {
     let (universe, _gpu) = machine();
-    let (stream, block) = (gpu::stream(), malloc(64).unwrap());
+    let stream = gpu::stream();
+    let block = malloc(64).unwrap();
     assert_eq!(call!(cuStreamBeginCapture_v2(stream.cast() => *mut c_void, 2 => u32)), 0);
     fill(block, 1, 64, stream).unwrap();
     fill(block, 2, 64, stream).unwrap();
     let tail = || {
-        let (mut status, mut count, mut nodes) = (0, 9, null::<Handle>());
+        let mut status = 0;
+        let mut count = 9;
+        let mut nodes = null::<Handle>();
         let code = call!(cuStreamGetCaptureInfo_v2(
             stream.cast() => *mut c_void, &mut status => *mut i32, null_mut() => *mut u64,
             null_mut() => *mut Handle, &mut nodes => *mut *const Handle, &mut count => *mut usize
@@ -179,7 +190,8 @@ fn sim_a_node_of_a_capture_in_progress_is_not_destroyed() {
     let last = tail();
     assert_eq!(call!(cuGraphDestroyNode(last => Handle)), 401);
     assert_eq!(tail(), last);
-    let (mut graph, mut edges) = (0, 0);
+    let mut graph = 0;
+    let mut edges = 0;
     fill(block, 3, 64, stream).unwrap();
     let code = call!(cuStreamEndCapture(stream.cast() => *mut c_void, &mut graph => *mut Handle));
     assert_eq!(code, 0);
@@ -205,9 +217,12 @@ fn sim_a_node_of_a_capture_in_progress_is_not_destroyed() {
 #[test]
 fn sim_a_node_that_a_program_adds_to_a_capture_need_not_be_joined() {
     let (_universe, _gpu) = machine();
-    let (stream, block) = (gpu::stream(), malloc(64).unwrap());
+    let stream = gpu::stream();
+    let block = malloc(64).unwrap();
     assert_eq!(call!(cuStreamBeginCapture_v2(stream.cast() => *mut c_void, 2 => u32)), 0);
-    let (mut status, mut graph, mut added) = (0, 0, 0);
+    let mut status = 0;
+    let mut graph = 0;
+    let mut added = 0;
     let code = call!(cuStreamGetCaptureInfo_v2(
         stream.cast() => *mut c_void, &mut status => *mut i32, null_mut() => *mut u64,
         &mut graph => *mut Handle, null_mut() => *mut *const Handle, null_mut() => *mut usize

@@ -59,7 +59,8 @@ fn fill_node(graph: CUgraph, after: &[CUgraphNode], at: u64, byte: u8, len: usiz
     let value = u32::from(byte);
     let params =
         CUDA_MEMSET_NODE_PARAMS { dst: at, pitch: 0, value, elementSize: 1, width: len, height: 1 };
-    let (mut node, context) = (null_mut(), null_mut());
+    let mut node = null_mut();
+    let context = null_mut();
     // SAFETY: as above.
     let code = unsafe {
         sys::cuGraphAddMemsetNode(&mut node, graph, after.as_ptr(), after.len(), &params, context)
@@ -73,7 +74,9 @@ fn sim_captured_work_runs_at_each_launch() {
     for policy in [Policy::Eager, Policy::Lazy, Policy::Random] {
         let universe = Universe::builder().policy(policy).build().unwrap();
         let _gpu = Gpu::new(&universe);
-        let (a, from, to) = (gpu::stream(), malloc(64).unwrap(), malloc(64).unwrap());
+        let a = gpu::stream();
+        let from = malloc(64).unwrap();
+        let to = malloc(64).unwrap();
         begin(a);
         fill(from, 7, 64, a).unwrap();
         gpu::copy(to, from, 64, a).unwrap();
@@ -93,7 +96,9 @@ fn sim_captured_work_runs_at_each_launch() {
 #[test]
 fn sim_a_launch_is_one_operation_of_its_stream() {
     let (universe, _gpu) = machine();
-    let (a, b, block) = (gpu::stream(), gpu::stream(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let block = malloc(64).unwrap();
     begin(a);
     fill(block, 7, 64, a).unwrap();
     let executable = instantiate(end(a).unwrap()).unwrap();
@@ -110,8 +115,10 @@ fn sim_a_launch_is_one_operation_of_its_stream() {
 #[test]
 fn sim_work_that_waits_for_the_stream_of_a_launch_comes_after_all_its_nodes() {
     let (universe, _gpu) = machine();
-    let (a, b) = (gpu::stream(), gpu::stream());
-    let (first, second) = (malloc(64).unwrap(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let first = malloc(64).unwrap();
+    let second = malloc(64).unwrap();
     let graph = graph();
     fill_node(graph, &[], first, 1, 64);
     fill_node(graph, &[], second, 1, 64);
@@ -127,7 +134,8 @@ fn sim_work_that_waits_for_the_stream_of_a_launch_comes_after_all_its_nodes() {
 #[test]
 fn sim_nodes_without_an_edge_between_them_race() {
     let (universe, _gpu) = machine();
-    let (a, block) = (gpu::stream(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let block = malloc(64).unwrap();
     let racy = graph();
     fill_node(racy, &[], block, 1, 64);
     fill_node(racy, &[], block, 2, 64);
@@ -149,11 +157,13 @@ fn sim_a_node_waits_for_all_of_its_dependencies() {
     let left = fill_node(graph, &[], block, 1, 32);
     let right = fill_node(graph, &[], block + 32, 2, 32);
     let both = fill_node(graph, &[left, right], block, 3, 64);
-    let (mut from, mut to) = ([null_mut(); 4], [null_mut(); 4]);
+    let mut from = [null_mut(); 4];
+    let mut to = [null_mut(); 4];
     let mut count = 4;
     // SAFETY: as above.
     let code = unsafe {
-        let (from, to) = (from.as_mut_ptr(), to.as_mut_ptr());
+        let from = from.as_mut_ptr();
+        let to = to.as_mut_ptr();
         sys::cuGraphGetEdges_v2(graph, from, to, null_mut(), &mut count)
     };
     assert_eq!((code, count), (CUDA_SUCCESS, 2));
@@ -167,8 +177,12 @@ fn sim_a_node_waits_for_all_of_its_dependencies() {
 #[test]
 fn sim_a_stream_that_joined_a_capture_is_ordered_by_its_events_only() {
     let (universe, _gpu) = machine();
-    let (a, b, forked, joined) = (gpu::stream(), gpu::stream(), gpu::event(), gpu::event());
-    let (first, second) = (malloc(64).unwrap(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let forked = gpu::event();
+    let joined = gpu::event();
+    let first = malloc(64).unwrap();
+    let second = malloc(64).unwrap();
     let capture = |on_b: u64| {
         begin(a);
         fill(first, 1, 64, a).unwrap();
@@ -181,7 +195,8 @@ fn sim_a_stream_that_joined_a_capture_is_ordered_by_its_events_only() {
         fill(on_b, 4, 64, a).unwrap();
         instantiate(end(a).unwrap()).unwrap()
     };
-    let (disjoint, racy) = (capture(second), capture(first));
+    let disjoint = capture(second);
+    let racy = capture(first);
     run(disjoint, a);
     run(disjoint, a);
     assert_eq!(kinds(&universe), []);
@@ -192,7 +207,10 @@ fn sim_a_stream_that_joined_a_capture_is_ordered_by_its_events_only() {
 #[test]
 fn sim_a_capture_with_work_that_was_not_joined_fails() {
     let (_universe, _gpu) = machine();
-    let (a, b, forked, block) = (gpu::stream(), gpu::stream(), gpu::event(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let forked = gpu::event();
+    let block = malloc(64).unwrap();
     begin(a);
     record(forked, a).unwrap();
     wait(b, forked).unwrap();
@@ -205,12 +223,16 @@ fn sim_a_capture_with_work_that_was_not_joined_fails() {
 #[test]
 fn sim_launches_of_one_executable_graph_come_after_each_other() {
     let (universe, _gpu) = machine();
-    let (a, b, block) = (gpu::stream(), gpu::stream(), malloc(64).unwrap());
-    let (graph, other) = (graph(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let block = malloc(64).unwrap();
+    let graph = graph();
+    let other = malloc(64).unwrap();
     let root = fill_node(graph, &[], block, 1, 64);
     fill_node(graph, &[root], other, 2, 64);
     fill_node(graph, &[root], block, 3, 64); // which the root of the next launch comes after
-    let (first, second) = (instantiate(graph).unwrap(), instantiate(graph).unwrap());
+    let first = instantiate(graph).unwrap();
+    let second = instantiate(graph).unwrap();
     run(first, a);
     run(first, b);
     assert_eq!(kinds(&universe), []);
@@ -221,7 +243,9 @@ fn sim_launches_of_one_executable_graph_come_after_each_other() {
 #[test]
 fn sim_a_graph_that_follows_a_destroyed_one_is_not_ordered_after_its_work() {
     let (universe, _gpu) = machine();
-    let (a, b, block) = (gpu::stream(), gpu::stream(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let block = malloc(64).unwrap();
     let launched_on = |stream, byte| {
         let one = graph();
         fill_node(one, &[], block, byte, 64);
@@ -242,7 +266,8 @@ fn sim_a_graph_that_follows_a_destroyed_one_is_not_ordered_after_its_work() {
 #[test]
 fn sim_flags_that_exclude_each_other_are_refused() {
     let (_universe, _gpu) = machine();
-    let (graph, mut executable) = (graph(), null_mut());
+    let graph = graph();
+    let mut executable = null_mut();
     let unsupported = CUresult::CUDA_ERROR_NOT_SUPPORTED;
     for (flags, expected) in [
         (0, CUDA_SUCCESS),
@@ -281,7 +306,8 @@ fn register(universe: &Universe) -> sys::CUfunction {
 }
 
 fn only_node(graph: CUgraph) -> CUgraphNode {
-    let (mut node, mut count) = (null_mut(), 1);
+    let mut node = null_mut();
+    let mut count = 1;
     // SAFETY: as above.
     assert_eq!(unsafe { sys::cuGraphGetNodes(graph, &mut node, &mut count) }, CUDA_SUCCESS);
     assert_eq!(count, 1);
@@ -291,7 +317,9 @@ fn only_node(graph: CUgraph) -> CUgraphNode {
 #[test]
 fn sim_a_kernel_node_keeps_its_arguments_until_they_are_replaced() {
     let (universe, _gpu) = machine();
-    let (write, a, block) = (register(&universe), gpu::stream(), malloc(64).unwrap());
+    let write = register(&universe);
+    let a = gpu::stream();
+    let block = malloc(64).unwrap();
     begin(a);
     launch(write, &[block, 5], a).unwrap();
     let graph = end(a).unwrap();
@@ -299,7 +327,8 @@ fn sim_a_kernel_node_keeps_its_arguments_until_they_are_replaced() {
     run(executable, a);
     gpu::sync(a).unwrap();
     assert_eq!(gpu::read(block, 64).unwrap(), [5; 64]);
-    let (mut at, mut byte) = (block, 9u64);
+    let mut at = block;
+    let mut byte = 9u64;
     let mut values: [*mut c_void; 2] = [(&raw mut at).cast(), (&raw mut byte).cast()];
     let params = CUDA_KERNEL_NODE_PARAMS {
         func: write,
@@ -328,7 +357,9 @@ fn sim_a_kernel_node_keeps_its_arguments_until_they_are_replaced() {
 #[test]
 fn sim_an_executable_graph_takes_over_a_graph_of_the_same_shape() {
     let (universe, _gpu) = machine();
-    let (write, a, block) = (register(&universe), gpu::stream(), malloc(64).unwrap());
+    let write = register(&universe);
+    let a = gpu::stream();
+    let block = malloc(64).unwrap();
     let capture = |values: &[u64]| {
         begin(a);
         for value in values {
@@ -337,7 +368,8 @@ fn sim_an_executable_graph_takes_over_a_graph_of_the_same_shape() {
         end(a).unwrap()
     };
     let executable = instantiate(capture(&[1])).unwrap();
-    let (same, longer) = (capture(&[2]), capture(&[3, 4]));
+    let same = capture(&[2]);
+    let longer = capture(&[3, 4]);
     let update = |graph| {
         // SAFETY: plain data, for which zero is valid.
         let mut info: sys::CUgraphExecUpdateResultInfo = unsafe { std::mem::zeroed() };
@@ -354,8 +386,10 @@ fn sim_an_executable_graph_takes_over_a_graph_of_the_same_shape() {
 #[test]
 fn sim_a_child_graph_runs_between_its_neighbours() {
     let (universe, _gpu) = machine();
-    let (a, block) = (gpu::stream(), malloc(64).unwrap());
-    let (parent, child) = (graph(), graph());
+    let a = gpu::stream();
+    let block = malloc(64).unwrap();
+    let parent = graph();
+    let child = graph();
     fill_node(child, &[], block, 2, 32);
     fill_node(child, &[], block + 32, 2, 32);
     let first = fill_node(parent, &[], block, 1, 64);
@@ -379,7 +413,8 @@ fn sim_a_host_node_is_called_at_each_launch_after_what_comes_before() {
         CALLS.fetch_add(1, Ordering::SeqCst);
     }
     let (_universe, _gpu) = machine();
-    let (a, block) = (gpu::stream(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let block = malloc(64).unwrap();
     begin(a);
     fill(block, 1, 64, a).unwrap();
     // SAFETY: as above; the function needs no data.
@@ -395,10 +430,12 @@ fn sim_a_host_node_is_called_at_each_launch_after_what_comes_before() {
 #[test]
 fn sim_a_clone_is_independent_of_its_original() {
     let (_universe, _gpu) = machine();
-    let (a, block) = (gpu::stream(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let block = malloc(64).unwrap();
     let original = graph();
     let node = fill_node(original, &[], block, 1, 64);
-    let (mut clone, mut copy) = (null_mut(), null_mut());
+    let mut clone = null_mut();
+    let mut copy = null_mut();
     // SAFETY: as above.
     unsafe {
         assert_eq!(sys::cuGraphClone(&mut clone, original), CUDA_SUCCESS);
@@ -415,7 +452,9 @@ fn sim_a_clone_is_independent_of_its_original() {
 #[test]
 fn sim_a_finding_in_a_graph_names_the_node_and_the_streams_of_the_program() {
     let (universe, _gpu) = machine();
-    let (a, b, block) = (gpu::stream(), gpu::stream(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let block = malloc(64).unwrap();
     let other = malloc(64).unwrap();
     begin(a);
     fill(other, 1, 64, a).unwrap();
@@ -432,7 +471,8 @@ fn sim_a_finding_in_a_graph_names_the_node_and_the_streams_of_the_program() {
     fill(block, 5, 64, b).unwrap();
     let found: Vec<String> = universe.reports().iter().map(ToString::to_string).collect();
     assert_eq!(found.len(), 2, "{found:?}");
-    let (stream_a, stream_b) = (1, 2);
+    let stream_a = 1;
+    let stream_b = 2;
     let captured = format!(
         "first:  memset (node 2 of the graph that is operation 1 of stream {stream_b}, captured on stream {stream_a})"
     );

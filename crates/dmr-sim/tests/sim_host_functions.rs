@@ -39,7 +39,8 @@ fn for_each_run(run: impl Fn(&Universe, &CudaStream, &CudaStream, u64)) {
             let gpu = CudaContext::new(universe.ordinal(0)).unwrap();
             // SAFETY: the tests order their streams themselves.
             unsafe { gpu.disable_event_tracking() };
-            let (a, b) = (gpu.new_stream().unwrap(), gpu.new_stream().unwrap());
+            let a = gpu.new_stream().unwrap();
+            let b = gpu.new_stream().unwrap();
             let x = a.alloc_zeros::<u8>(1024).unwrap();
             a.synchronize().unwrap();
             let at = x.leak();
@@ -67,7 +68,8 @@ fn work_submitted_before_a_host_function_was_called_is_not_ordered() {
     let gpu = CudaContext::new(universe.ordinal(0)).unwrap();
     // SAFETY: the race is the test.
     unsafe { gpu.disable_event_tracking() };
-    let (a, b) = (gpu.new_stream().unwrap(), gpu.new_stream().unwrap());
+    let a = gpu.new_stream().unwrap();
+    let b = gpu.new_stream().unwrap();
     let at = a.alloc_zeros::<u8>(1024).unwrap().leak();
     a.synchronize().unwrap();
     let called = notify(&a);

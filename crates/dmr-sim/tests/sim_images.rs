@@ -65,7 +65,8 @@ impl Logs {
             CU_JIT_ERROR_LOG_BUFFER,
             CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
         ];
-        let (information, errors) = (vec![0; 4096], vec![0; 4096]);
+        let information = vec![0; 4096];
+        let errors = vec![0; 4096];
         let values = [null_mut(); 4];
         let mut logs = Box::new(Self { information, errors, options, values });
         let size = std::ptr::without_provenance_mut(4096);
@@ -91,7 +92,8 @@ fn load(image: *const c_void) -> Result<CUmodule, CUresult> {
 
 fn load_with(image: *const c_void, logs: &mut Logs) -> Result<CUmodule, CUresult> {
     let mut module = null_mut();
-    let (options, values) = (logs.options.as_mut_ptr(), logs.values.as_mut_ptr());
+    let options = logs.options.as_mut_ptr();
+    let values = logs.values.as_mut_ptr();
     // SAFETY: the image is PTX text or a whole binary, the buffers are as long as the options say, all pointers are
     // valid; so for all calls here.
     match unsafe { sys::cuModuleLoadDataEx(&mut module, image, 4, options, values) } {
@@ -126,14 +128,18 @@ fn scales(scale: CUfunction) {
 
 /// Links an input, and returns the module of the result.
 fn link(kind: CUjitInputType, image: Option<&[u8]>, file: &CStr) -> Result<CUmodule, CUresult> {
-    let (mut linker, mut linked, mut bytes) = (null_mut(), null_mut(), 0);
-    let (none, nothing) = (null_mut(), null_mut());
+    let mut linker = null_mut();
+    let mut linked = null_mut();
+    let mut bytes = 0;
+    let none = null_mut();
+    let nothing = null_mut();
     // SAFETY: as above.
     unsafe {
         assert_eq!(sys::cuLinkCreate_v2(0, none, nothing, &mut linker), CUDA_SUCCESS);
         let code = match image {
             Some(image) => {
-                let (data, bytes) = (image.as_ptr().cast_mut().cast(), image.len());
+                let data = image.as_ptr().cast_mut().cast();
+                let bytes = image.len();
                 let name = c"image".as_ptr();
                 sys::cuLinkAddData_v2(linker, kind, data, bytes, name, 0, none, nothing)
             }
@@ -155,11 +161,17 @@ fn sim_a_fat_binary_is_loaded_by_every_call_with_and_without_a_wrapper() {
     let fat = CUjitInputType::CU_JIT_INPUT_FATBINARY;
     for (image, file) in FAT_BINARIES {
         let wrapper = wrapper(image);
-        let (wrapped, plain) = ((&raw const wrapper).cast::<c_void>(), image.as_ptr().cast());
+        let wrapped = (&raw const wrapper).cast::<c_void>();
+        let plain = image.as_ptr().cast();
         for image in [wrapped, plain] {
-            let (mut first, mut second) = (null_mut(), null_mut());
-            let (mut library, mut kernel) = (null_mut(), null_mut());
-            let (n, nn, n2, nn2) = (null_mut(), null_mut(), null_mut(), null_mut());
+            let mut first = null_mut();
+            let mut second = null_mut();
+            let mut library = null_mut();
+            let mut kernel = null_mut();
+            let n = null_mut();
+            let nn = null_mut();
+            let n2 = null_mut();
+            let nn2 = null_mut();
             // SAFETY: as above; a kernel is launched like a function.
             unsafe {
                 assert_eq!(sys::cuModuleLoadData(&mut first, image), CUDA_SUCCESS);
@@ -174,8 +186,13 @@ fn sim_a_fat_binary_is_loaded_by_every_call_with_and_without_a_wrapper() {
                 scales(function(module, c"scale"));
             }
         }
-        let (mut module, mut library, mut kernel) = (null_mut(), null_mut(), null_mut());
-        let (n, nn, n2, nn2) = (null_mut(), null_mut(), null_mut(), null_mut());
+        let mut module = null_mut();
+        let mut library = null_mut();
+        let mut kernel = null_mut();
+        let n = null_mut();
+        let nn = null_mut();
+        let n2 = null_mut();
+        let nn2 = null_mut();
         // SAFETY: as above.
         unsafe {
             assert_eq!(sys::cuModuleLoad(&mut module, file.as_ptr()), CUDA_SUCCESS);
@@ -220,7 +237,8 @@ fn sim_machine_code_alone_is_refused_with_the_reason() {
     assert_eq!(link(machine_code, Some(&cubin), c""), Err(NO_BINARY));
     let refusals = universe.refusals();
     let calls: Vec<_> = refusals.iter().map(|refusal| refusal.call).collect();
-    let (data, file) = ("cuModuleLoadDataEx", "cuModuleLoad");
+    let data = "cuModuleLoadDataEx";
+    let file = "cuModuleLoad";
     assert_eq!(calls, [data, file, "cuLinkAddData_v2", "cuLinkAddData_v2"]);
     assert!(refusals[1].to_string().contains("compile it with PTX"), "{}", refusals[1]);
     assert!(universe.finish().is_clean(), "an error code is no finding");
@@ -292,7 +310,8 @@ fn sim_an_unsupported_kernel_is_named_at_load_with_its_line_and_the_others_run()
     let [refusal] = &refusals[..] else { panic!("{refusals:?}") };
     assert_eq!((refusal.call, refusal.line), ("cuModuleLoadDataEx", Some(9)));
     assert_eq!(refusal.kernel.as_deref(), Some("textured"));
-    let (stream, out) = (gpu::stream(), malloc(4).unwrap());
+    let stream = gpu::stream();
+    let out = malloc(4).unwrap();
     launch_threads(function(module, c"plain"), 1, 1, &[out], stream).unwrap();
     gpu::sync(stream).unwrap();
     assert_eq!(gpu::read(out, 4).unwrap(), [7, 0, 0, 0]);
@@ -324,15 +343,20 @@ const HEAD: &str = ".version 8.0\n.target sm_80\n.address_size 64\n";
 
 /// Adds texts to a linker, and completes it.
 fn link_texts(texts: &[String], logs: &mut Logs) -> Result<CUmodule, CUresult> {
-    let (mut linker, mut linked, mut bytes) = (null_mut(), null_mut(), 0);
-    let (options, values) = (logs.options.as_mut_ptr(), logs.values.as_mut_ptr());
+    let mut linker = null_mut();
+    let mut linked = null_mut();
+    let mut bytes = 0;
+    let options = logs.options.as_mut_ptr();
+    let values = logs.values.as_mut_ptr();
     let ptx = CUjitInputType::CU_JIT_INPUT_PTX;
     // SAFETY: as above.
     unsafe {
         assert_eq!(sys::cuLinkCreate_v2(4, options, values, &mut linker), CUDA_SUCCESS);
         for text in texts {
-            let (data, name) = (text.as_ptr().cast_mut().cast(), c"text".as_ptr());
-            let (none, nothing) = (null_mut(), null_mut());
+            let data = text.as_ptr().cast_mut().cast();
+            let name = c"text".as_ptr();
+            let none = null_mut();
+            let nothing = null_mut();
             let code = sys::cuLinkAddData_v2(linker, ptx, data, text.len(), name, 0, none, nothing);
             assert_eq!(code, CUDA_SUCCESS);
         }
@@ -358,7 +382,8 @@ fn sim_linked_texts_call_each_other_and_share_variables() {
     ];
     let texts = texts.map(|text| format!("{HEAD}{text}"));
     let module = link_texts(&texts, &mut Logs::new()).unwrap();
-    let (stream, out) = (gpu::stream(), malloc(4).unwrap());
+    let stream = gpu::stream();
+    let out = malloc(4).unwrap();
     launch_threads(function(module, c"sum"), 1, 1, &[out], stream).unwrap();
     gpu::sync(stream).unwrap();
     assert_eq!(gpu::read(out, 4).unwrap(), [37, 0, 0, 0]);
@@ -381,11 +406,13 @@ fn sim_a_variable_is_initialised_with_the_address_of_another() {
              ld.param.u64 %d2, [out]; st.global.u32 [%d2], %r; ret; }}"
     );
     let module = load_text(&text).unwrap();
-    let (stream, out) = (gpu::stream(), malloc(4).unwrap());
+    let stream = gpu::stream();
+    let out = malloc(4).unwrap();
     launch_threads(function(module, c"follow"), 1, 1, &[out], stream).unwrap();
     gpu::sync(stream).unwrap();
     assert_eq!(gpu::read(out, 4).unwrap(), [22, 0, 0, 0]);
-    let (mut at, mut bytes) = (0, 0);
+    let mut at = 0;
+    let mut bytes = 0;
     // SAFETY: as above.
     let code = unsafe { sys::cuModuleGetGlobal_v2(&mut at, &mut bytes, module, c"zeros".as_ptr()) };
     assert_eq!((code, bytes), (CUDA_SUCCESS, 8000));

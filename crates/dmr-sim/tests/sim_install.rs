@@ -57,7 +57,8 @@ fn after_an_installation_the_process_runs_on_the_simulator() {
 
 #[test]
 fn ordinals_belong_to_one_universe_at_a_time() {
-    let (one, two) = (Universe::new().unwrap(), Universe::new().unwrap());
+    let one = Universe::new().unwrap();
+    let two = Universe::new().unwrap();
     let mut ordinals = [one.ordinal(0), one.ordinal(1), two.ordinal(0), two.ordinal(1)];
     ordinals.sort_unstable();
     assert!(ordinals.windows(2).all(|pair| pair[0] < pair[1]));
@@ -106,7 +107,8 @@ fn universes_on_parallel_threads_do_not_see_each_other() {
             scope.spawn(move || {
                 let universe = Universe::new().unwrap();
                 let _gpu = Gpu::new(&universe);
-                let (a, b) = (gpu::stream(), gpu::stream());
+                let a = gpu::stream();
+                let b = gpu::stream();
                 for _ in 0..200 {
                     let block = malloc(64).unwrap();
                     fill(block, 1, 64, a).unwrap();
@@ -125,9 +127,11 @@ fn universes_on_parallel_threads_do_not_see_each_other() {
 
 #[test]
 fn a_handle_of_another_universe_is_refused_or_kept_apart() {
-    let (one, two) = (Universe::new().unwrap(), Universe::new().unwrap());
+    let one = Universe::new().unwrap();
+    let two = Universe::new().unwrap();
     let first = Gpu::new(&one);
-    let (a, event) = (gpu::stream(), gpu::event());
+    let a = gpu::stream();
+    let event = gpu::event();
     let _second = Gpu::new(&two);
     let b = gpu::stream();
     assert!(gpu::record(event, b).is_err());

@@ -44,8 +44,12 @@ impl Sizes {
     /// Calls `with` with the parameters of a node of `blocks` blocks.
     fn params<T>(&self, blocks: u32, with: impl FnOnce(*const Kernel) -> T) -> T {
         let argument: [*const c_void; 1] = [(&raw const self.out).cast()];
-        let (function, params) = (self.function, argument.as_ptr());
-        let (grid, block, shared_bytes, extra) = ([blocks, 1, 1], [1; 3], 0, null());
+        let function = self.function;
+        let params = argument.as_ptr();
+        let grid = [blocks, 1, 1];
+        let block = [1; 3];
+        let shared_bytes = 0;
+        let extra = null();
         with(&Kernel { function, grid, block, shared_bytes, params, extra })
     }
 
@@ -105,7 +109,8 @@ fn sim_a_kernel_node_keeps_its_attributes_when_its_parameters_change() {
         value: [u32; 17],
     }
     let (universe, _gpu) = machine();
-    let (stream, sizes) = (gpu::stream(), Sizes::new());
+    let stream = gpu::stream();
+    let sizes = Sizes::new();
     gpu::fill(sizes.out, 0, 32, gpu::LEGACY).unwrap();
     let mut value = [0; 17];
     value[1..4].copy_from_slice(&[2, 1, 1]);
@@ -125,7 +130,9 @@ fn sim_a_kernel_node_keeps_its_attributes_when_its_parameters_change() {
         null() => *const *const c_void
     ));
     assert_eq!(code, 0);
-    let (mut graph, mut node, mut count) = (0, 0, 1);
+    let mut graph = 0;
+    let mut node = 0;
+    let mut count = 1;
     let code = call!(cuStreamEndCapture(stream.cast() => *mut c_void, &mut graph => *mut Handle));
     assert_eq!(code, 0);
     let code = call!(cuGraphGetNodes(
@@ -149,7 +156,8 @@ fn sim_a_kernel_node_keeps_its_attributes_when_its_parameters_change() {
 fn sim_the_attributes_of_a_kernel_node_are_set_read_and_copied() {
     type Value = [u32; 16];
     let (universe, _gpu) = machine();
-    let (graph, sizes) = (new_graph(), Sizes::new());
+    let graph = new_graph();
+    let sizes = Sizes::new();
     let (_, node) = sizes.add(graph, 8);
     let (_, other) = sizes.add(graph, 8);
     let set = |node: Handle, id: i32, first: u32| {
@@ -184,7 +192,8 @@ fn sim_the_attributes_of_a_kernel_node_are_set_read_and_copied() {
 #[test]
 fn sim_a_kernel_node_has_a_grid_when_it_is_made_and_when_it_is_changed() {
     let (universe, _gpu) = machine();
-    let (graph, sizes) = (new_graph(), Sizes::new());
+    let graph = new_graph();
+    let sizes = Sizes::new();
     gpu::fill(sizes.out, 0, 32, gpu::LEGACY).unwrap();
     assert_eq!(sizes.add(graph, 0), (1, 0));
     let (_, node) = sizes.add(graph, 2);

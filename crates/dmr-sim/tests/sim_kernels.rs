@@ -102,7 +102,9 @@ fn arguments_arrive_with_their_types() {
     let (universe, _gpu) = machine();
     let seen = spy(&universe, "scale");
     let scale = kernel(COMPILED, "scale").unwrap();
-    let (mut pointer, mut factor, mut count) = (0x1234_5678_9abc_u64, 2.5f32, 77u32);
+    let mut pointer = 0x1234_5678_9abc_u64;
+    let mut factor = 2.5f32;
+    let mut count = 77u32;
     launch_raw(
         scale,
         [3, 2, 1],
@@ -123,7 +125,9 @@ fn structures_pass_as_bytes() {
     let (universe, _gpu) = machine();
     let seen = spy(&universe, "packed");
     let packed = kernel(COMPILED, "packed").unwrap();
-    let (mut structure, mut number, mut wide) = ([1u64, 2, 3], -4i32, 0.5f64);
+    let mut structure = [1u64, 2, 3];
+    let mut number = -4i32;
+    let mut wide = 0.5f64;
     launch_raw(
         packed,
         [1; 3],
@@ -156,7 +160,8 @@ fn arguments_are_taken_at_the_launch() {
 #[test]
 fn a_kernel_runs_in_stream_order_and_is_checked_like_a_copy() {
     let (universe, _gpu) = machine();
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     universe.register_kernel(
         "sum",
         |arguments| Footprint::new().reads(arguments.u64(0), 64).writes(arguments.u64(1), 8),
@@ -168,7 +173,8 @@ fn a_kernel_runs_in_stream_order_and_is_checked_like_a_copy() {
         },
     );
     let sum = kernel(&ptx("sum", &["u64", "u64"]), "sum").unwrap();
-    let (data, result) = (malloc(64).unwrap(), malloc(8).unwrap());
+    let data = malloc(64).unwrap();
+    let result = malloc(8).unwrap();
     fill(data, 3, 64, a).unwrap();
     launch(sum, &[data, result], a).unwrap();
     gpu::sync(a).unwrap();

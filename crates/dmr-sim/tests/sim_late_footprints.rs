@@ -231,7 +231,8 @@ fn an_address_that_the_kernel_reads_from_memory_is_checked() {
                 memory.read(args.u64(0), &mut index);
                 memory.write(args.u64(1) + u64::from(index[0]), &[9]);
             });
-            let (index, target) = (malloc(1).unwrap(), malloc(64).unwrap());
+            let index = malloc(1).unwrap();
+            let target = malloc(64).unwrap();
             fill(index, 0, 1, m.a).unwrap();
             fill(target, 0, 64, m.a).unwrap();
             gpu::sync(m.a).unwrap();

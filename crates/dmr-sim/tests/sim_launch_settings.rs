@@ -24,23 +24,30 @@ fn sim_a_launch_has_clusters_and_the_limits_of_its_kernel() {
              mul.wide.u32 %d2, %r1, 4; add.u64 %d1, %d1, %d2; st.global.u32 [%d1], %r2; ret; }}"
     );
     let sizes = gpu::kernel(&text, "sizes").unwrap();
-    let (stream, mut out) = (gpu::stream(), malloc(16).unwrap());
+    let stream = gpu::stream();
+    let mut out = malloc(16).unwrap();
     let mut params: [*mut c_void; 1] = [(&raw mut out).cast()];
     // SAFETY: plain data, for which zero is valid; so for the configuration.
     let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     let mut config: sys::CUlaunchConfig = unsafe { std::mem::zeroed() };
     attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-    (config.gridDimY, config.gridDimZ) = (1, 1);
-    (config.blockDimX, config.blockDimY, config.blockDimZ) = (1, 1, 1);
-    (config.hStream, config.attrs, config.numAttrs) = (stream, &mut attribute, 1);
+    config.gridDimY = 1;
+    config.gridDimZ = 1;
+    config.blockDimX = 1;
+    config.blockDimY = 1;
+    config.blockDimZ = 1;
+    config.hStream = stream;
+    config.attrs = &mut attribute;
+    config.numAttrs = 1;
     let mut launch = |grid, size, threads| {
         // SAFETY: the attribute and the arguments are valid.
         unsafe {
             (*config.attrs).value.clusterDim.x = size;
             (*config.attrs).value.clusterDim.y = 1;
             (*config.attrs).value.clusterDim.z = 1;
-            (config.gridDimX, config.blockDimX) = (grid, threads);
+            config.gridDimX = grid;
+            config.blockDimX = threads;
             sys::cuLaunchKernelEx(&config, sizes, params.as_mut_ptr(), null_mut())
         }
     };
@@ -62,7 +69,8 @@ fn checked(make: impl FnOnce(dmr_sim::UniverseBuilder) -> dmr_sim::UniverseBuild
              ld.param.u64 %d, [out]; mov.u32 %r, %tid.x; st.global.u32 [%d], %r; ret; }}
          .visible .entry endless() {{ again: bra again; }}"
     );
-    let (stream, out) = (gpu::stream(), malloc(4).unwrap());
+    let stream = gpu::stream();
+    let out = malloc(4).unwrap();
     launch_threads(gpu::kernel(&text, "race").unwrap(), 1, 32, &[out], stream).unwrap();
     gpu::sync(stream).unwrap();
     let _ = gpu::read(out, 4).unwrap();

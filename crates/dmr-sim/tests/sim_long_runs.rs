@@ -43,7 +43,8 @@ static ALLOCATOR: Counting = Counting;
 
 /// Captures `nodes` memsets and launches the graph. Returns the time that its instantiation has taken.
 fn launch_a_graph(stream: CUstream, block: u64, nodes: usize) -> Duration {
-    let (mut graph, mut executable) = (null_mut(), null_mut());
+    let mut graph = null_mut();
+    let mut executable = null_mut();
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: the pointers are valid, and so are the handles, which are destroyed once.
     unsafe {
@@ -62,7 +63,8 @@ fn launch_a_graph(stream: CUstream, block: u64, nodes: usize) -> Duration {
 
 /// Two streams that use one block in turn, and end.
 fn cycle() {
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let block = gpu::malloc_async(64, a).unwrap();
     fill(block, 1, 64, a).unwrap();
     let ready = event();
@@ -96,10 +98,12 @@ fn a_long_run_stays_flat() {
         assert!(grown < 64 << 10, "{policy:?}: {grown} bytes more");
         assert!(universe.reports().is_empty());
         let chain = |nodes| {
-            let (stream, block) = (gpu::stream(), gpu::malloc(64).unwrap());
+            let stream = gpu::stream();
+            let block = gpu::malloc(64).unwrap();
             (0..3).map(|_| launch_a_graph(stream, block, nodes)).min().unwrap_or_default()
         };
-        let (few, many) = (chain(500).max(Duration::from_millis(1)), chain(4_000));
+        let few = chain(500).max(Duration::from_millis(1));
+        let many = chain(4_000);
         assert!(many < 24 * few, "8 times the nodes: {few:?} became {many:?}");
     }
 }
@@ -131,12 +135,15 @@ fn a_soak_stays_flat_in_memory_and_in_time_per_cycle() {
     let seconds = std::env::var("DMR_SOAK_SECONDS").map_or(6, |text| text.parse().unwrap());
     let universe = Universe::builder().policy(Policy::Random).build().unwrap();
     let _gpu = Gpu::new(&universe);
-    let (lasting, word) = (gpu::stream(), gpu::malloc(4).unwrap());
+    let lasting = gpu::stream();
+    let word = gpu::malloc(4).unwrap();
     let counter = gpu::kernel(TEXT, "count").unwrap();
     fill(word, 0, 4, lasting).unwrap();
-    let (mut parts, mut cycles) = (Vec::new(), 0_u64);
+    let mut parts = Vec::new();
+    let mut cycles = 0_u64;
     for _ in 0..60 {
-        let (end, start) = (Instant::now() + Duration::from_millis(1000 * seconds / 60), spent());
+        let end = Instant::now() + Duration::from_millis(1000 * seconds / 60);
+        let start = spent();
         let before = cycles;
         while Instant::now() < end {
             cycle();
@@ -164,7 +171,8 @@ fn a_soak_stays_flat_in_memory_and_in_time_per_cycle() {
         values[values.len() / 2]
     };
     for (of, more) in [(0, 3.0), (1, 1.05), (2, 1.05)] {
-        let (early, late) = (median(&parts[1..20], of), median(&parts[40..], of));
+        let early = median(&parts[1..20], of);
+        let late = median(&parts[40..], of);
         assert!(late as f64 <= early as f64 * more, "{of}: {early} became {late}: {parts:?}");
     }
 }

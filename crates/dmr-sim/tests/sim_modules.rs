@@ -65,7 +65,8 @@ fn sim_arguments_arrive_packed_in_a_buffer_as_they_do_one_by_one() {
     let (universe, _gpu) = machine();
     let seen = register(&universe);
     let write = function(load(PTX.as_ptr().cast()), c"write");
-    let (a, block) = (gpu::stream(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let block = malloc(64).unwrap();
     let mut arguments = WriteArguments { at: block, byte: 7, len: 64 };
     let mut bytes = size_of::<WriteArguments>();
     let packed = |bytes: &mut usize, arguments: &mut WriteArguments| {
@@ -96,15 +97,23 @@ fn sim_a_launch_with_a_configuration_is_one_of_its_stream() {
     let (universe, _gpu) = machine();
     let _seen = register(&universe);
     let write = function(load(PTX.as_ptr().cast()), c"write");
-    let (a, b, block) = (gpu::stream(), gpu::stream(), malloc(64).unwrap());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let block = malloc(64).unwrap();
     fill(block, 1, 64, a).unwrap();
-    let (mut at, mut byte, mut len) = (block, 2u8, 64u64);
+    let mut at = block;
+    let mut byte = 2u8;
+    let mut len = 64u64;
     let mut params: [*mut c_void; 3] =
         [(&raw mut at).cast(), (&raw mut byte).cast(), (&raw mut len).cast()];
     // SAFETY: plain data, for which zero is valid.
     let mut config: sys::CUlaunchConfig = unsafe { std::mem::zeroed() };
-    (config.gridDimX, config.gridDimY, config.gridDimZ) = (1, 1, 1);
-    (config.blockDimX, config.blockDimY, config.blockDimZ) = (32, 1, 1);
+    config.gridDimX = 1;
+    config.gridDimY = 1;
+    config.gridDimZ = 1;
+    config.blockDimX = 32;
+    config.blockDimY = 1;
+    config.blockDimZ = 1;
     config.hStream = b;
     // SAFETY: as above.
     let mut launch = |config: &sys::CUlaunchConfig| unsafe {
@@ -120,7 +129,8 @@ fn sim_a_launch_with_a_configuration_is_one_of_its_stream() {
     let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
     attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
     attribute.value.programmaticStreamSerializationAllowed = 1;
-    (config.attrs, config.numAttrs) = (&mut attribute, 1);
+    config.attrs = &mut attribute;
+    config.numAttrs = 1;
     assert_eq!(launch(&config), CUresult::CUDA_ERROR_NOT_SUPPORTED, "it would be ordered too much");
 }
 
@@ -129,8 +139,11 @@ fn sim_a_cooperative_launch_must_fit_on_the_device() {
     let (universe, _gpu) = machine();
     let _seen = register(&universe);
     let write = function(load(PTX.as_ptr().cast()), c"write");
-    let (a, block) = (gpu::stream(), malloc(64).unwrap());
-    let (mut at, mut byte, mut len) = (block, 2u8, 64u64);
+    let a = gpu::stream();
+    let block = malloc(64).unwrap();
+    let mut at = block;
+    let mut byte = 2u8;
+    let mut len = 64u64;
     let mut params: [*mut c_void; 3] =
         [(&raw mut at).cast(), (&raw mut byte).cast(), (&raw mut len).cast()];
     // SAFETY: as above.
@@ -145,7 +158,8 @@ fn sim_a_cooperative_launch_must_fit_on_the_device() {
 fn sim_a_variable_of_a_module_has_its_initial_bytes_and_takes_part_in_races() {
     let (universe, _gpu) = machine();
     let module = load(PTX.as_ptr().cast());
-    let (mut at, mut bytes) = (0, 0);
+    let mut at = 0;
+    let mut bytes = 0;
     // SAFETY: as above.
     let mut find = |name: &CStr| unsafe {
         sys::cuModuleGetGlobal_v2(&mut at, &mut bytes, module, name.as_ptr())
@@ -155,7 +169,8 @@ fn sim_a_variable_of_a_module_has_its_initial_bytes_and_takes_part_in_races() {
     assert_eq!(bytes, 16);
     let words = [1u32, 2, 3, 4].map(u32::to_le_bytes).concat();
     assert_eq!(gpu::read(at, 16).unwrap(), words);
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     fill(at, 1, 4, a).unwrap();
     assert_eq!(kinds(&universe), []);
     fill(at, 2, 4, b).unwrap();
@@ -171,18 +186,22 @@ fn sim_a_variable_of_a_module_has_its_initial_bytes_and_takes_part_in_races() {
 fn sim_linked_ptx_is_an_image_that_this_driver_loads() {
     let (_universe, _gpu) = machine();
     let second = c".version 8.0 .target sm_80 .visible .entry third(.param .u32 n) { ret; }";
-    let (mut linker, mut image, mut bytes) = (null_mut(), null_mut(), 0);
+    let mut linker = null_mut();
+    let mut image = null_mut();
+    let mut bytes = 0;
     let ptx = sys::CUjitInputType::CU_JIT_INPUT_PTX;
     // SAFETY: as above; the texts are as long as the calls say.
     unsafe {
-        let (none, nothing) = (null_mut(), null_mut());
+        let none = null_mut();
+        let nothing = null_mut();
         assert_eq!(sys::cuLinkCreate_v2(0, none, nothing, &mut linker), CUDA_SUCCESS);
         for (text, expected) in [
             (PTX, CUDA_SUCCESS),
             (second, CUDA_SUCCESS),
             (c"not ptx", CUresult::CUDA_ERROR_INVALID_PTX),
         ] {
-            let (data, len) = (text.as_ptr().cast_mut().cast(), text.count_bytes() + 1);
+            let data = text.as_ptr().cast_mut().cast();
+            let len = text.count_bytes() + 1;
             let name = c"name".as_ptr();
             let code =
                 sys::cuLinkAddData_v2(linker, ptx, data, len, name, 0, null_mut(), null_mut());
@@ -209,7 +228,10 @@ fn sim_a_module_and_its_functions_need_no_current_context() {
     let (_universe, _gpu) = machine();
     let module = load(PTX.as_ptr().cast());
     let mut context = null_mut();
-    let (mut bytes, mut threads, mut blocks, mut at) = (0, 0, 0, 0);
+    let mut bytes = 0;
+    let mut threads = 0;
+    let mut blocks = 0;
+    let mut at = 0;
     // SAFETY: the pointers are to live locals; so below.
     assert_eq!(unsafe { sys::cuCtxPopCurrent_v2(&mut context) }, CUDA_SUCCESS);
     let found = function(module, c"other");
@@ -235,11 +257,13 @@ fn sim_an_error_of_the_ptx_compiler_is_in_the_programs_buffer() {
     let mut options = [CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
     let mut log = [1u8; 64];
     let mut values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
-    let (image, mut module) = (c"not ptx", null_mut());
+    let image = c"not ptx";
+    let mut module = null_mut();
     // SAFETY: as above; the buffer is as long as its option says.
     let code = unsafe {
         let image = image.as_ptr().cast();
-        let (options, values) = (options.as_mut_ptr(), values.as_mut_ptr());
+        let options = options.as_mut_ptr();
+        let values = values.as_mut_ptr();
         sys::cuModuleLoadDataEx(&mut module, image, 2, options, values)
     };
     assert_eq!(code, CUresult::CUDA_ERROR_INVALID_PTX);
@@ -252,16 +276,25 @@ fn sim_an_error_of_the_ptx_compiler_is_in_the_programs_buffer() {
 fn sim_a_kernel_of_a_library_is_launched_like_a_function() {
     let (universe, _gpu) = machine();
     let seen = register(&universe);
-    let (mut library, mut kernel, mut name) = (null_mut(), null_mut(), null());
-    let (a, block) = (gpu::stream(), malloc(64).unwrap());
-    let (mut at, mut byte, mut len) = (block, 9u8, 64u64);
+    let mut library = null_mut();
+    let mut kernel = null_mut();
+    let mut name = null();
+    let a = gpu::stream();
+    let block = malloc(64).unwrap();
+    let mut at = block;
+    let mut byte = 9u8;
+    let mut len = 64u64;
     let mut params: [*mut c_void; 3] =
         [(&raw mut at).cast(), (&raw mut byte).cast(), (&raw mut len).cast()];
-    let (mut offset, mut bytes) = (0, 0);
+    let mut offset = 0;
+    let mut bytes = 0;
     // SAFETY: as above.
     unsafe {
-        let (n, image) = (null_mut(), PTX.as_ptr().cast());
-        let (nn, n2, nn2) = (null_mut(), null_mut(), null_mut());
+        let n = null_mut();
+        let image = PTX.as_ptr().cast();
+        let nn = null_mut();
+        let n2 = null_mut();
+        let nn2 = null_mut();
         assert_eq!(sys::cuLibraryLoadData(&mut library, image, n, nn, 0, n2, nn2, 0), CUDA_SUCCESS);
         let code = sys::cuLibraryGetKernel(&mut kernel, library, c"write".as_ptr());
         assert_eq!(code, CUDA_SUCCESS);
@@ -269,7 +302,8 @@ fn sim_a_kernel_of_a_library_is_launched_like_a_function() {
         assert_eq!(CStr::from_ptr(name), c"write");
         let code = sys::cuKernelGetParamInfo(kernel, 2, &mut offset, &mut bytes);
         assert_eq!((code, offset, bytes), (CUDA_SUCCESS, 16, 8));
-        let (none, params) = (null_mut(), params.as_mut_ptr());
+        let none = null_mut();
+        let params = params.as_mut_ptr();
         let code = sys::cuLaunchKernel(kernel.cast(), 1, 1, 1, 1, 1, 1, 0, a, params, none);
         assert_eq!(code, CUDA_SUCCESS);
     }
@@ -281,10 +315,9 @@ fn sim_a_kernel_of_a_library_is_launched_like_a_function() {
 fn sim_a_function_that_is_looked_up_at_run_time_is_the_drivers() {
     let (_universe, _gpu) = machine();
     let name = CString::new("cuCtxGetDevice").unwrap();
-    let (mut found, mut status) = (
-        null_mut(),
-        sys::CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT,
-    );
+    let mut found = null_mut();
+    let mut status =
+        sys::CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
     let mut device = -1;
     // SAFETY: as above; the function has this type.
     unsafe {
@@ -316,7 +349,8 @@ fn sim_occupancy_follows_threads_and_shared_memory() {
     assert_eq!(blocks(33, 0), 32);
     assert_eq!(blocks(32, 48 << 10), 4);
     assert_eq!(blocks(32, 49 << 10), 0, "more than the function may have");
-    let (mut grid, mut block) = (0, 0);
+    let mut grid = 0;
+    let mut block = 0;
     // SAFETY: as above.
     let code =
         unsafe { sys::cuOccupancyMaxPotentialBlockSize(&mut grid, &mut block, write, None, 0, 0) };

@@ -36,7 +36,8 @@ fn sim_the_first_versions_of_functions_do_what_the_later_ones_do() {
             .map(|name| unsafe { std::mem::transmute::<*mut c_void, OneHandle>(function(name)) });
     // SAFETY: as above.
     let pop: OneResult = unsafe { std::mem::transmute(function(c"cuCtxPopCurrent")) };
-    let (event, stream) = (gpu::event(), gpu::stream());
+    let event = gpu::event();
+    let stream = gpu::stream();
     let mut popped = std::ptr::null_mut();
     // SAFETY: the simulator checks handles; the pointer is to a live local.
     unsafe {

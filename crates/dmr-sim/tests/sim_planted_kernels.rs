@@ -246,14 +246,14 @@ fn run(planted: &Planted, text: &str) -> Vec<Report> {
         gpu::fill(buffer, 0, 4096, null_mut()).unwrap();
     }
     let mut params = buffers.each_mut().map(|buffer| std::ptr::from_mut(buffer).cast::<c_void>());
-    let (shared, most) = (
-        planted.shared_bytes,
-        sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-    );
+    let shared = planted.shared_bytes;
+    let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     // SAFETY: the parameters are those of the kernel, and live during the call.
     unsafe {
         sys::cuFuncSetAttribute(kernel, most, shared as i32).result().unwrap();
-        let (grid, block, params) = (planted.grid, planted.block, params.as_mut_ptr());
+        let grid = planted.grid;
+        let block = planted.block;
+        let params = params.as_mut_ptr();
         let stream = null_mut();
         sys::cuLaunchKernel(kernel, grid, 1, 1, block, 1, 1, shared, stream, params, null_mut())
             .result()

@@ -71,7 +71,8 @@ fn a_stream_reuses_its_own_memory_at_once() {
 #[test]
 fn another_stream_does_not_get_memory_whose_free_is_pending() {
     let (_universe, _gpu, pool) = pool_with(&[FOLLOW, OPPORTUNISTIC]);
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let block = freed_block(pool, a);
     assert_ne!(malloc_from(pool, WHOLE, b).unwrap(), block);
 }
@@ -79,7 +80,8 @@ fn another_stream_does_not_get_memory_whose_free_is_pending() {
 #[test]
 fn a_stream_that_waited_for_the_free_reuses_the_memory() {
     let (universe, _gpu, pool) = pool_with(&[FOLLOW]);
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let block = freed_block(pool, a);
     order(a, b);
     assert_eq!(malloc_from(pool, WHOLE, b).unwrap(), block);
@@ -90,7 +92,8 @@ fn a_stream_that_waited_for_the_free_reuses_the_memory() {
 #[test]
 fn a_wait_for_something_before_the_free_is_not_enough() {
     let (_universe, _gpu, pool) = pool_with(&[FOLLOW]);
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let block = malloc_from(pool, WHOLE, a).unwrap();
     order(a, b);
     free_async(block, a).unwrap();
@@ -100,7 +103,8 @@ fn a_wait_for_something_before_the_free_is_not_enough() {
 #[test]
 fn event_dependencies_are_followed_only_if_the_pool_may() {
     let (_universe, _gpu, pool) = pool_with(&[]);
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let block = freed_block(pool, a);
     order(a, b);
     assert_ne!(malloc_from(pool, WHOLE, b).unwrap(), block);
@@ -109,7 +113,8 @@ fn event_dependencies_are_followed_only_if_the_pool_may() {
 #[test]
 fn memory_whose_free_has_executed_is_reused_if_the_pool_may() {
     let (universe, _gpu, pool) = pool_with(&[OPPORTUNISTIC]);
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let block = freed_block(pool, a);
     while !gpu::query(a) {}
     assert_eq!(malloc_from(pool, WHOLE, b).unwrap(), block);
@@ -124,7 +129,8 @@ fn memory_whose_free_has_executed_is_not_reused_if_the_pool_may_not() {
     let pool = gpu::pool(gpu.device);
     pool_set(pool, OPPORTUNISTIC, 0);
     pool_set(pool, INTERNAL, 0);
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let block = freed_block(pool, a);
     assert_ne!(malloc_from(pool, WHOLE, b).unwrap(), block);
 }
@@ -132,7 +138,8 @@ fn memory_whose_free_has_executed_is_not_reused_if_the_pool_may_not() {
 #[test]
 fn memory_that_the_host_has_waited_for_is_reused_by_every_stream() {
     let (universe, _gpu, pool) = pool_with(&[]);
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let block = freed_block(pool, a);
     gpu::sync(a).unwrap();
     assert_eq!(malloc_from(pool, WHOLE, b).unwrap(), block);
@@ -145,7 +152,8 @@ fn opportunistic_reuse_orders_the_memory_and_nothing_else() {
     let universe = Universe::builder().policy(Policy::Eager).build().unwrap();
     let gpu = Gpu::new(&universe);
     let pool = gpu::pool(gpu.device);
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let other = gpu::malloc(64).unwrap();
     fill(other, 1, 64, a).unwrap();
     let block = freed_block(pool, a);
@@ -165,7 +173,8 @@ fn memory_is_shared_by_an_internal_dependency_only_when_the_device_is_full() {
         let pool = gpu::pool(gpu.device);
         pool_set(pool, OPPORTUNISTIC, 0);
         pool_set(pool, INTERNAL, u64::from(allowed));
-        let (a, b) = (gpu::stream(), gpu::stream());
+        let a = gpu::stream();
+        let b = gpu::stream();
         let small = freed_block(pool, a);
         assert_ne!(malloc_from(pool, WHOLE, b).unwrap(), small, "there is room");
         let block = malloc_from(pool, block_bytes, a).unwrap();
@@ -359,7 +368,8 @@ fn more_than_the_device_has_is_refused_and_changes_nothing() {
 #[test]
 fn memory_of_cumemalloc_can_be_freed_in_stream_order() {
     let (universe, _gpu, _pool) = pool_with(&[]);
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let block = gpu::malloc(1000).unwrap();
     fill(block, 1, 1000, a).unwrap();
     free_async(block, a).unwrap();
@@ -376,7 +386,8 @@ fn memory_of_cumemalloc_can_be_freed_in_stream_order() {
 fn a_streams_own_memory_is_taken_before_a_better_fit() {
     let universe = Universe::builder().policy(Policy::Eager).build().unwrap();
     let _gpu = Gpu::new(&universe);
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let own = malloc_async(8 * MIB, a).unwrap();
     let others = [4, 2, 6].map(|mib| malloc_async(mib * MIB, b).unwrap());
     free_async(own, a).unwrap();

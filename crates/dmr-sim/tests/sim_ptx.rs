@@ -82,10 +82,12 @@ fn reports(universe: &Universe) -> Vec<Report> {
 fn a_kernel_without_a_body_runs_as_ptx() {
     for schedule in schedules() {
         let (universe, _gpu) = machine(schedule);
-        let (increment, count) =
-            (gpu::kernel(TEXT, "increment").unwrap(), gpu::kernel(TEXT, "count").unwrap());
+        let increment = gpu::kernel(TEXT, "increment").unwrap();
+        let count = gpu::kernel(TEXT, "count").unwrap();
         let stream = gpu::stream();
-        let (out, input, word) = (malloc(400).unwrap(), malloc(400).unwrap(), malloc(4).unwrap());
+        let out = malloc(400).unwrap();
+        let input = malloc(400).unwrap();
+        let word = malloc(4).unwrap();
         fill(input, 1, 400, stream).unwrap();
         fill(word, 0, 4, stream).unwrap();
         launch(increment, &[out, input, N], stream);
@@ -104,8 +106,10 @@ fn a_race_of_two_kernels_names_the_thread_and_the_line() {
         for ordered in [false, true] {
             let (universe, _gpu) = machine(schedule);
             let increment = gpu::kernel(TEXT, "increment").unwrap();
-            let (a, b) = (gpu::stream(), gpu::stream());
-            let (x, y) = (malloc(400).unwrap(), malloc(400).unwrap());
+            let a = gpu::stream();
+            let b = gpu::stream();
+            let x = malloc(400).unwrap();
+            let y = malloc(400).unwrap();
             fill(x, 1, 400, a).unwrap();
             fill(y, 1, 400, a).unwrap();
             gpu::sync(a).unwrap();
@@ -137,7 +141,8 @@ fn an_overrun_by_one_element_is_found_with_thread_and_line() {
         let (universe, _gpu) = machine((Policy::Random, 1));
         let increment = gpu::kernel(TEXT, "increment").unwrap();
         let stream = gpu::stream();
-        let (out, input) = (malloc(400).unwrap(), malloc(404).unwrap());
+        let out = malloc(400).unwrap();
+        let input = malloc(404).unwrap();
         fill(input, 1, 404, stream).unwrap();
         launch(increment, &[out, input, n], stream);
         gpu::sync(stream).unwrap();
@@ -177,8 +182,10 @@ fn atomic_operations_of_two_kernels_do_not_race() {
     for schedule in schedules() {
         let (universe, _gpu) = machine(schedule);
         let count = gpu::kernel(TEXT, "count").unwrap();
-        let (a, b) = (gpu::stream(), gpu::stream());
-        let (word, target) = (malloc(4).unwrap(), malloc(4).unwrap());
+        let a = gpu::stream();
+        let b = gpu::stream();
+        let word = malloc(4).unwrap();
+        let target = malloc(4).unwrap();
         fill(word, 0, 4, a).unwrap();
         gpu::sync(a).unwrap();
         launch(count, &[word], a);
@@ -286,7 +293,8 @@ fn a_copy_of_a_lane_that_reaches_from_one_block_into_the_next_is_out_of_bounds()
 fn a_kernel_at_the_end_of_the_address_space_is_a_finding() {
     let (universe, _gpu) = machine((Policy::Eager, 0));
     let increment = gpu::kernel(TEXT, "increment").unwrap();
-    let (stream, block) = (gpu::stream(), malloc(400).unwrap());
+    let stream = gpu::stream();
+    let block = malloc(400).unwrap();
     fill(block, 1, 400, stream).unwrap();
     // The last of the lanes are at the beginning.
     launch(increment, &[u64::MAX - 63, block, 100], stream);

@@ -11,7 +11,8 @@ use support::gpu::{
 /// Two streams and a block of 100 bytes that is written and known to be so.
 fn prepared() -> (Universe, gpu::Gpu, CUstream, CUstream, u64) {
     let (universe, gpu) = machine();
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let block = malloc(100).unwrap();
     fill(block, 1, 100, a).unwrap();
     gpu::sync_context().unwrap();
@@ -104,7 +105,8 @@ fn neighbouring_bytes_do_not_conflict_and_one_shared_byte_does() {
 fn a_use_must_come_after_the_allocation() {
     let program = |ordered: bool| {
         let (universe, _gpu) = machine();
-        let (a, b) = (gpu::stream(), gpu::stream());
+        let a = gpu::stream();
+        let b = gpu::stream();
         let block = malloc_async(100, a).unwrap();
         if ordered {
             order(a, b);
@@ -120,7 +122,8 @@ fn a_use_must_come_after_the_allocation() {
 fn a_free_must_come_after_every_use() {
     let program = |ordered: bool| {
         let (universe, _gpu) = machine();
-        let (a, b) = (gpu::stream(), gpu::stream());
+        let a = gpu::stream();
+        let b = gpu::stream();
         let block = malloc_async(100, a).unwrap();
         order(a, b);
         fill(block, 1, 100, b).unwrap();
@@ -314,7 +317,8 @@ fn a_kernel_that_touches_what_it_did_not_declare_changes_nothing() {
 fn memory_that_is_still_there_at_the_end_is_a_leak() {
     let (universe, _gpu) = machine();
     let a = gpu::stream();
-    let (kept, freed) = (malloc(100).unwrap(), malloc(100).unwrap());
+    let kept = malloc(100).unwrap();
+    let freed = malloc(100).unwrap();
     let kept_async = malloc_async(100, a).unwrap();
     free(freed).unwrap();
     assert!(universe.reports().is_empty());

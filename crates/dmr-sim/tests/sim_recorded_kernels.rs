@@ -207,7 +207,8 @@ fn a_finding_names_the_thread_and_the_line_of_the_later_access() {
         assert_eq!(reports[0].second.place, Some(KernelSite::new(3, 11, 12)), "{schedule:?}");
         assert_eq!(reports[1].kind, ReportKind::WriteAfterWrite);
         assert_eq!(reports[1].address, m.block + 20);
-        let (first, second) = (reports[1].first.as_ref().unwrap(), &reports[1].second);
+        let first = reports[1].first.as_ref().unwrap();
+        let second = &reports[1].second;
         assert_eq!((&*first.operation, first.place), ("kernel threads", None));
         assert_eq!(second.place, Some(KernelSite::new(3, 0, 12)), "{schedule:?}");
         assert!(second.to_string().contains("line 12, block 3, thread 0"), "{second}");

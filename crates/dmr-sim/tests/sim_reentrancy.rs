@@ -94,7 +94,8 @@ fn a_host_callback_that_calls_the_driver_is_refused() {
 #[test]
 fn a_callback_that_waits_for_the_program_stops_its_own_stream_only() {
     for (universe, _gpu) in policies() {
-        let (a, b) = (gpu::stream(), gpu::stream());
+        let a = gpu::stream();
+        let b = gpu::stream();
         let (go, wait): (Sender<()>, Receiver<()>) = mpsc::channel();
         call_host(a, move || wait.recv().unwrap());
         let block = malloc(64).unwrap();
@@ -121,7 +122,8 @@ fn other_threads_work_while_one_waits_for_a_callback() {
             let waiter = scope.spawn(move || gpu::sync(handle as CUstream).unwrap());
             scope.spawn(|| {
                 gpu.bind();
-                let (other, block) = (gpu::stream(), malloc(64).unwrap());
+                let other = gpu::stream();
+                let block = malloc(64).unwrap();
                 fill(block, 1, 64, other).unwrap();
                 gpu::sync(other).unwrap();
                 go.send(()).unwrap();
@@ -168,7 +170,8 @@ fn other_threads_query_while_a_kernel_runs_and_allocate_when_it_has_ended() {
         for (universe, gpu) in policies() {
             let (begin, begun) = mpsc::channel();
             let (go, wait) = mpsc::channel::<()>();
-            let (wait, in_time) = (Mutex::new(wait), Arc::new(Mutex::new(None)));
+            let wait = Mutex::new(wait);
+            let in_time = Arc::new(Mutex::new(None));
             let result = in_time.clone();
             universe.register_kernel(
                 "slow",
@@ -184,7 +187,9 @@ fn other_threads_query_while_a_kernel_runs_and_allocate_when_it_has_ended() {
                 },
             );
             let slow = kernel(&ptx("slow", &["u64"]), "slow").unwrap();
-            let (stream, event, block) = (gpu::stream(), gpu::event(), malloc(64).unwrap());
+            let stream = gpu::stream();
+            let event = gpu::event();
+            let block = malloc(64).unwrap();
             let handles = [stream as usize, event as usize];
             std::thread::scope(|scope| {
                 let gpu = &gpu;
@@ -199,7 +204,9 @@ fn other_threads_query_while_a_kernel_runs_and_allocate_when_it_has_ended() {
                     });
                     std::thread::sleep(Duration::from_millis(5));
                     gpu.bind();
-                    let (mut device, mut free, mut total) = (-1, 0, 0);
+                    let mut device = -1;
+                    let mut free = 0;
+                    let mut total = 0;
                     // SAFETY: the out-parameters are live locals.
                     unsafe {
                         sys::cuCtxGetDevice(&mut device).result().unwrap();

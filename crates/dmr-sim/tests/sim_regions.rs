@@ -54,7 +54,8 @@ fn a_freed_region_may_not_be_used() {
 fn a_new_region_conflicts_with_its_previous_owners_work() {
     let program = |ordered: bool| {
         let (universe, _gpu) = machine();
-        let (a, b) = (gpu::stream(), gpu::stream());
+        let a = gpu::stream();
+        let b = gpu::stream();
         let heap = malloc(1 << 20).unwrap();
         universe.heap_created(heap, 1 << 20);
         universe.region_allocated(heap, 1000, "first");

@@ -34,8 +34,10 @@ fn word() -> u64 {
 fn a_wait_holds_its_stream_up_and_no_other() {
     for policy in [Policy::Eager, Policy::Lazy, Policy::Random] {
         let (universe, _gpu) = with(policy, 1);
-        let (a, b) = (gpu::stream(), gpu::stream());
-        let (data, word) = (malloc(64).unwrap(), word());
+        let a = gpu::stream();
+        let b = gpu::stream();
+        let data = malloc(64).unwrap();
+        let word = word();
         wait32(a, word, 1, EQ).unwrap();
         fill(data, 1, 32, a).unwrap();
         fill(data + 32, 2, 32, b).unwrap();
@@ -53,7 +55,8 @@ fn a_wait_holds_its_stream_up_and_no_other() {
 #[test]
 fn a_write_behind_the_wait_itself_releases_nothing() {
     let (universe, _gpu) = machine();
-    let (a, word) = (gpu::stream(), word());
+    let a = gpu::stream();
+    let word = word();
     wait32(a, word, 1, GEQ).unwrap();
     write32(a, word, 1).unwrap();
     assert!(!query(a) && !query(a));
@@ -63,7 +66,9 @@ fn a_write_behind_the_wait_itself_releases_nothing() {
 #[test]
 fn a_lazy_machine_runs_only_what_the_word_needs() {
     let (_universe, _gpu) = with(Policy::Lazy, 0);
-    let (a, b, word) = (gpu::stream(), gpu::stream(), word());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let word = word();
     let others = [(); 10].map(|()| gpu::stream());
     let data = malloc(64).unwrap();
     for (i, other) in others.into_iter().enumerate() {
@@ -81,7 +86,9 @@ fn the_program_can_let_a_wait_in_pinned_memory_go_on() {
     for policy in [Policy::Eager, Policy::Lazy, Policy::Random] {
         let (universe, gpu) = with(policy, 0);
         let pinned = Pinned::new(8);
-        let (a, data, word) = (gpu::stream(), malloc(64).unwrap(), pinned.address());
+        let a = gpu::stream();
+        let data = malloc(64).unwrap();
+        let word = pinned.address();
         wait64(a, word, 1, GEQ).unwrap();
         fill(data, 3, 64, a).unwrap();
         assert!(!query(a));
@@ -106,8 +113,10 @@ fn the_program_can_let_a_wait_in_pinned_memory_go_on() {
 #[test]
 fn the_host_sees_the_word_that_a_stream_writes() {
     let (universe, _gpu) = machine();
-    let (a, pinned) = (gpu::stream(), Pinned::new(16));
-    let (wide, narrow) = (pinned.address(), pinned.address() + 8);
+    let a = gpu::stream();
+    let pinned = Pinned::new(16);
+    let wide = pinned.address();
+    let narrow = pinned.address() + 8;
     write64(a, wide, 1 << 40 | 5).unwrap();
     write32(a, narrow, 6).unwrap();
     sync(a).unwrap();
@@ -125,7 +134,8 @@ fn the_host_sees_the_word_that_a_stream_writes() {
 #[test]
 fn a_word_is_memory_like_any_other() {
     let (universe, _gpu) = machine();
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let word = word();
     // Beside other work on it.
     fill(word, 0, 8, a).unwrap();
@@ -157,7 +167,9 @@ fn all_comparisons_let_go_and_hold_up() {
         (NOR, 0xffff_fff0, 7, 15),
     ] {
         let (universe, _gpu) = machine();
-        let (a, b, word) = (gpu::stream(), gpu::stream(), word());
+        let a = gpu::stream();
+        let b = gpu::stream();
+        let word = word();
         write32(a, word, bad).unwrap();
         sync(a).unwrap();
         wait32(b, word, wanted, how).unwrap();
@@ -171,7 +183,8 @@ fn all_comparisons_let_go_and_hold_up() {
 #[test]
 fn a_malformed_operation_is_refused_and_does_nothing() {
     let (universe, _gpu) = machine();
-    let (a, word) = (gpu::stream(), word());
+    let a = gpu::stream();
+    let word = word();
     assert_eq!(code(write32(a, word + 2, 1)), INVALID);
     assert_eq!(code(write64(a, word + 4, 1)), INVALID);
     assert_eq!(code(write32(a, 0, 1)), INVALID);
@@ -188,7 +201,8 @@ fn a_malformed_operation_is_refused_and_does_nothing() {
 #[test]
 fn an_empty_batch_does_nothing() {
     let (universe, _gpu) = machine();
-    let (a, word) = (gpu::stream(), word());
+    let a = gpu::stream();
+    let word = word();
     assert_eq!(code(batch(a, &[])), None);
     assert!(query(a));
     assert_eq!(gpu::read(word, 8).unwrap(), [0; 8]);
@@ -200,7 +214,8 @@ fn a_device_may_not_support_all_of_it() {
     for (attribute, wide, nor) in [(122, false, true), (123, true, false)] {
         let universe = Universe::builder().attribute(attribute, 0).build().unwrap();
         let _gpu = Gpu::new(&universe);
-        let (a, word) = (gpu::stream(), word());
+        let a = gpu::stream();
+        let word = word();
         let expected = |supported: bool| if supported { None } else { NOT_SUPPORTED };
         assert_eq!(code(write32(a, word, 1)), None);
         assert_eq!(code(write64(a, word, 1)), expected(wide));
@@ -213,7 +228,9 @@ fn a_device_may_not_support_all_of_it() {
 #[test]
 fn a_wait_without_a_write_is_found_at_the_end() {
     let (universe, _gpu) = machine();
-    let (a, b, word) = (gpu::stream(), gpu::stream(), word());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let word = word();
     let data = malloc(64).unwrap();
     {
         let _label = dmr_sim::label("endless");
@@ -231,7 +248,8 @@ fn a_wait_without_a_write_is_found_at_the_end() {
 #[test]
 fn failed_operations_do_nothing() {
     let (universe, _gpu) = machine();
-    let (a, word) = (gpu::stream(), word());
+    let a = gpu::stream();
+    let word = word();
     universe.fail_nth("cuStreamWriteValue64_v2", 1, 999);
     assert_eq!(code(write64(a, word, 1)), Some(999));
     universe.fail_nth("cuStreamWaitValue64_v2", 1, 2);

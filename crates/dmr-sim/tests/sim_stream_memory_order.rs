@@ -41,8 +41,11 @@ fn program(
     between: impl FnOnce(CUstream, CUstream, u64),
 ) -> Vec<ReportKind> {
     let (universe, _gpu) = with(policy, seed);
-    let (a, b) = (gpu::stream(), gpu::stream());
-    let (data, target, word) = (malloc(64).unwrap(), malloc(64).unwrap(), word());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let data = malloc(64).unwrap();
+    let target = malloc(64).unwrap();
+    let word = word();
     fill(data, 7, 64, a).unwrap();
     between(a, b, word);
     copy(target, data, 64, b).unwrap();
@@ -90,8 +93,11 @@ fn without_the_wait_or_with_another_word_there_is_a_race() {
 fn a_word_that_was_right_before_orders_nothing() {
     // Written before the work, so that the wait goes on without it.
     let (universe, _gpu) = machine();
-    let (a, b) = (gpu::stream(), gpu::stream());
-    let (data, target, word) = (malloc(64).unwrap(), malloc(64).unwrap(), word());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let data = malloc(64).unwrap();
+    let target = malloc(64).unwrap();
+    let word = word();
     write32(a, word, 1).unwrap();
     fill(data, 7, 64, a).unwrap();
     wait32(b, word, 1, GEQ).unwrap();
@@ -105,8 +111,11 @@ fn the_first_write_that_lets_the_wait_go_on_is_what_counts() {
         [(2, GEQ, true), (3, GEQ, true), (1, GEQ, false), (2, EQ, true), (1, EQ, false)]
     {
         let (universe, _gpu) = with(Policy::Eager, 0);
-        let (a, b) = (gpu::stream(), gpu::stream());
-        let (data, target, word) = (malloc(64).unwrap(), malloc(64).unwrap(), word());
+        let a = gpu::stream();
+        let b = gpu::stream();
+        let data = malloc(64).unwrap();
+        let target = malloc(64).unwrap();
+        let word = word();
         write64(a, word, 1).unwrap();
         fill(data, 7, 64, a).unwrap();
         for value in 2..=3 {
@@ -125,7 +134,9 @@ fn of_two_writers_neither_is_certain() {
     // Each of two streams fills its half and writes the same flag; the wait may go on after one.
     let (universe, _gpu) = machine();
     let streams = [(); 3].map(|()| gpu::stream());
-    let (data, target, word) = (malloc(64).unwrap(), malloc(64).unwrap(), word());
+    let data = malloc(64).unwrap();
+    let target = malloc(64).unwrap();
+    let word = word();
     for (half, stream) in streams[..2].iter().enumerate() {
         fill(data + 32 * half as u64, 7, 32, *stream).unwrap();
         write32(*stream, word, 1).unwrap();
@@ -140,9 +151,12 @@ fn of_two_writers_neither_is_certain() {
 fn a_flag_can_be_reset_and_used_again() {
     for schedule in schedules() {
         let (universe, _gpu) = with(schedule.0, schedule.1);
-        let (a, b) = (gpu::stream(), gpu::stream());
-        let (data, target) = (malloc(64).unwrap(), malloc(64).unwrap());
-        let (there, back) = (word(), word());
+        let a = gpu::stream();
+        let b = gpu::stream();
+        let data = malloc(64).unwrap();
+        let target = malloc(64).unwrap();
+        let there = word();
+        let back = word();
         for round in 0..4 {
             fill(data, round, 64, a).unwrap();
             write32(a, there, 1).unwrap();
@@ -162,8 +176,12 @@ fn a_flag_can_be_reset_and_used_again() {
 fn a_flag_may_be_reset_by_a_memset() {
     for known in [true, false] {
         let (universe, _gpu) = with(Policy::Lazy, 0);
-        let (a, b, c) = (gpu::stream(), gpu::stream(), gpu::stream());
-        let (data, target, word) = (malloc(64).unwrap(), malloc(64).unwrap(), word());
+        let a = gpu::stream();
+        let b = gpu::stream();
+        let c = gpu::stream();
+        let data = malloc(64).unwrap();
+        let target = malloc(64).unwrap();
+        let word = word();
         write32(a, word, 1).unwrap();
         wait32(b, word, 1, EQ).unwrap();
         fill(word, 0, 4, b).unwrap();
@@ -188,8 +206,11 @@ fn a_flag_may_be_reset_by_a_memset() {
 #[test]
 fn a_forgotten_reply_in_the_ping_pong_is_found() {
     let (universe, _gpu) = with(Policy::Eager, 0);
-    let (a, b) = (gpu::stream(), gpu::stream());
-    let (data, target, there) = (malloc(64).unwrap(), malloc(64).unwrap(), word());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let data = malloc(64).unwrap();
+    let target = malloc(64).unwrap();
+    let there = word();
     fill(data, 1, 64, a).unwrap();
     write32(a, there, 1).unwrap();
     wait32(b, there, 1, EQ).unwrap();
@@ -202,9 +223,14 @@ fn a_forgotten_reply_in_the_ping_pong_is_found() {
 fn a_wait_may_be_submitted_before_the_write() {
     for schedule in schedules() {
         let (universe, _gpu) = with(schedule.0, schedule.1);
-        let (a, b, c) = (gpu::stream(), gpu::stream(), gpu::stream());
-        let (data, target, word) = (malloc(64).unwrap(), malloc(64).unwrap(), word());
-        let (event, other) = (gpu::event(), malloc(64).unwrap());
+        let a = gpu::stream();
+        let b = gpu::stream();
+        let c = gpu::stream();
+        let data = malloc(64).unwrap();
+        let target = malloc(64).unwrap();
+        let word = word();
+        let event = gpu::event();
+        let other = malloc(64).unwrap();
         wait32(b, word, 1, GEQ).unwrap();
         copy(target, data, 64, b).unwrap(); // of what is not written yet
         record(event, b).unwrap();
@@ -229,8 +255,11 @@ fn a_wait_may_be_submitted_before_the_write() {
 #[test]
 fn work_behind_a_resolved_wait_is_judged_again() {
     let (universe, _gpu) = machine();
-    let (a, b) = (gpu::stream(), gpu::stream());
-    let (data, target, word) = (malloc(64).unwrap(), malloc(64).unwrap(), word());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let data = malloc(64).unwrap();
+    let target = malloc(64).unwrap();
+    let word = word();
     wait32(b, word, 1, GEQ).unwrap();
     write32(a, word, 1).unwrap();
     fill(data, 7, 64, a).unwrap(); // after the write
@@ -241,8 +270,12 @@ fn work_behind_a_resolved_wait_is_judged_again() {
 #[test]
 fn what_the_wait_itself_holds_up_is_not_what_it_comes_after() {
     let (universe, _gpu) = with(Policy::Lazy, 0);
-    let (a, b, c) = (gpu::stream(), gpu::stream(), gpu::stream());
-    let (data, word, event) = (malloc(64).unwrap(), word(), gpu::event());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let c = gpu::stream();
+    let data = malloc(64).unwrap();
+    let word = word();
+    let event = gpu::event();
     wait32(a, word, 1, GEQ).unwrap();
     record(event, a).unwrap();
     fill(data, 1, 64, a).unwrap();
@@ -256,8 +289,12 @@ fn what_the_wait_itself_holds_up_is_not_what_it_comes_after() {
 #[test]
 fn a_word_passes_on_what_its_writer_came_to_know_later() {
     let (universe, _gpu) = with(Policy::Lazy, 0);
-    let (a, b, c) = (gpu::stream(), gpu::stream(), gpu::stream());
-    let (data, first, second) = (malloc(64).unwrap(), word(), word());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let c = gpu::stream();
+    let data = malloc(64).unwrap();
+    let first = word();
+    let second = word();
     wait32(b, first, 1, GEQ).unwrap();
     write32(b, second, 1).unwrap();
     fill(data, 1, 64, a).unwrap();
@@ -271,8 +308,10 @@ fn a_word_passes_on_what_its_writer_came_to_know_later() {
 fn a_host_wait_includes_the_work_that_the_stream_wait_came_after() {
     for late in [false, true] {
         let (universe, _gpu) = with(Policy::Lazy, 0);
-        let (a, b) = (gpu::stream(), gpu::stream());
-        let (data, word) = (malloc(64).unwrap(), word());
+        let a = gpu::stream();
+        let b = gpu::stream();
+        let data = malloc(64).unwrap();
+        let word = word();
         if late {
             wait32(b, word, 1, GEQ).unwrap();
         }
@@ -290,9 +329,11 @@ fn a_host_wait_includes_the_work_that_the_stream_wait_came_after() {
 #[test]
 fn a_pinned_flag_that_the_host_resets_is_used_again() {
     let (universe, _gpu) = with(Policy::Lazy, 0);
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let mut pinned = Pinned::new(8);
-    let (data, target) = (malloc(64).unwrap(), malloc(64).unwrap());
+    let data = malloc(64).unwrap();
+    let target = malloc(64).unwrap();
     for (round, writer, reader) in [(1, a, b), (2, b, a)] {
         fill(data, round, 64, writer).unwrap();
         write32(writer, pinned.address(), 1).unwrap();
@@ -308,8 +349,11 @@ fn a_pinned_flag_that_the_host_resets_is_used_again() {
 fn a_kernel_can_let_a_wait_go_on() {
     for (policy, first) in [(Policy::Lazy, true), (Policy::Eager, false), (Policy::Random, false)] {
         let (universe, _gpu) = with(policy, 0);
-        let (a, b) = (gpu::stream(), gpu::stream());
-        let (data, target, word) = (malloc(64).unwrap(), malloc(64).unwrap(), word());
+        let a = gpu::stream();
+        let b = gpu::stream();
+        let data = malloc(64).unwrap();
+        let target = malloc(64).unwrap();
+        let word = word();
         universe.register_kernel(
             "signal",
             |args| Footprint::new().writes(args.u64(0), 4),
@@ -341,7 +385,8 @@ fn a_kernel_can_let_a_wait_go_on() {
 fn a_word_in_mapped_memory_is_one_word_at_all_its_addresses() {
     for schedule in schedules() {
         let (universe, gpu) = with(schedule.0, schedule.1);
-        let (a, b) = (gpu::stream(), gpu::stream());
+        let a = gpu::stream();
+        let b = gpu::stream();
         let (first, memory) = mapped(PAGE, gpu.device);
         let second = reserve(PAGE).unwrap();
         map(second, PAGE, memory).unwrap();
@@ -366,7 +411,8 @@ fn a_word_in_mapped_memory_is_one_word_at_all_its_addresses() {
 #[test]
 fn a_reused_address_has_forgotten_what_was_written_there() {
     let (universe, _gpu) = machine();
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let data = malloc(64).unwrap();
     let old = word();
     write32(a, old, 1).unwrap();
@@ -396,8 +442,10 @@ fn a_batch_is_its_operations_in_order() {
 fn a_swallowed_write_or_wait_orders_nothing() {
     for call in ["cuStreamWriteValue32_v2", "cuStreamWaitValue32_v2"] {
         let (universe, _gpu) = machine();
-        let (a, b) = (gpu::stream(), gpu::stream());
-        let (data, word) = (malloc(64).unwrap(), word());
+        let a = gpu::stream();
+        let b = gpu::stream();
+        let data = malloc(64).unwrap();
+        let word = word();
         universe.swallow_nth(call, 2);
         for round in 1..=2 {
             fill(data, 7, 64, a).unwrap();
@@ -418,8 +466,10 @@ fn a_swallowed_write_or_wait_orders_nothing() {
 fn threads_learn_of_a_wait_as_of_any_work() {
     let universe = Universe::builder().host_order(HostOrder::PerThread).build().unwrap();
     let _gpu = Gpu::new(&universe);
-    let (a, b) = (gpu::stream(), gpu::stream());
-    let (data, word) = (malloc(64).unwrap(), word());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let data = malloc(64).unwrap();
+    let word = word();
     wait32(b, word, 1, GEQ).unwrap();
     fill(data, 7, 64, a).unwrap();
     write32(a, word, 1).unwrap();

@@ -39,7 +39,8 @@ fn one_stream_runs_in_order() {
 #[test]
 fn a_blocking_stream_orders_with_the_legacy_stream_both_ways() {
     let (universe, _gpu) = machine();
-    let (a, b) = (blocking_stream(), blocking_stream());
+    let a = blocking_stream();
+    let b = blocking_stream();
     let block = malloc(64).unwrap();
     fill(block, 1, 64, a).unwrap();
     fill(block, 2, 64, LEGACY).unwrap();
@@ -51,7 +52,8 @@ fn a_blocking_stream_orders_with_the_legacy_stream_both_ways() {
 fn a_non_blocking_stream_does_not_order_with_the_legacy_stream() {
     let (universe, _gpu) = machine();
     let a = gpu::stream();
-    let (block, other) = (malloc(64).unwrap(), malloc(64).unwrap());
+    let block = malloc(64).unwrap();
+    let other = malloc(64).unwrap();
     fill(block, 1, 64, a).unwrap();
     fill(block, 2, 64, LEGACY).unwrap();
     assert_eq!(kinds(&universe), [ReportKind::WriteAfterWrite]);
@@ -63,7 +65,8 @@ fn a_non_blocking_stream_does_not_order_with_the_legacy_stream() {
 #[test]
 fn blocking_streams_do_not_order_with_each_other() {
     let (universe, _gpu) = machine();
-    let (a, b) = (blocking_stream(), blocking_stream());
+    let a = blocking_stream();
+    let b = blocking_stream();
     let block = malloc(64).unwrap();
     fill(block, 1, 64, a).unwrap();
     fill(block, 2, 64, b).unwrap();
@@ -73,7 +76,9 @@ fn blocking_streams_do_not_order_with_each_other() {
 #[test]
 fn a_record_on_the_legacy_stream_covers_the_blocking_streams() {
     let (universe, _gpu) = machine();
-    let (blocking, other, event) = (blocking_stream(), gpu::stream(), gpu::event());
+    let blocking = blocking_stream();
+    let other = gpu::stream();
+    let event = gpu::event();
     let block = malloc(64).unwrap();
     fill(block, 1, 64, blocking).unwrap();
     record(event, LEGACY).unwrap();
@@ -85,7 +90,9 @@ fn a_record_on_the_legacy_stream_covers_the_blocking_streams() {
 #[test]
 fn a_wait_of_the_legacy_stream_holds_the_blocking_streams_back() {
     let (universe, _gpu) = machine();
-    let (blocking, other, event) = (blocking_stream(), gpu::stream(), gpu::event());
+    let blocking = blocking_stream();
+    let other = gpu::stream();
+    let event = gpu::event();
     let block = malloc(64).unwrap();
     fill(block, 1, 64, other).unwrap();
     record(event, other).unwrap();
@@ -97,7 +104,8 @@ fn a_wait_of_the_legacy_stream_holds_the_blocking_streams_back() {
 #[test]
 fn waiting_for_the_legacy_stream_waits_for_the_blocking_streams() {
     let (universe, _gpu) = lazy();
-    let (blocking, other) = (blocking_stream(), gpu::stream());
+    let blocking = blocking_stream();
+    let other = gpu::stream();
     let block = malloc(64).unwrap();
     for byte in 0..20 {
         fill(block, byte, 64, blocking).unwrap();
@@ -112,7 +120,8 @@ fn waiting_for_the_legacy_stream_waits_for_the_blocking_streams() {
 #[test]
 fn waiting_for_a_blocking_stream_does_not_wait_for_the_legacy_stream() {
     let (universe, _gpu) = lazy();
-    let (blocking, other) = (blocking_stream(), gpu::stream());
+    let blocking = blocking_stream();
+    let other = gpu::stream();
     let block = malloc(64).unwrap();
     for byte in 0..20 {
         fill(block, byte, 64, LEGACY).unwrap();
@@ -126,7 +135,9 @@ fn waiting_for_a_blocking_stream_does_not_wait_for_the_legacy_stream() {
 #[test]
 fn waiting_for_nothing_does_not_join_the_blocking_streams() {
     let (universe, _gpu) = machine();
-    let (a, b, never) = (blocking_stream(), blocking_stream(), gpu::event());
+    let a = blocking_stream();
+    let b = blocking_stream();
+    let never = gpu::event();
     let block = malloc(64).unwrap();
     fill(block, 1, 64, a).unwrap();
     wait(LEGACY, never).unwrap();
@@ -186,7 +197,8 @@ fn priorities_are_kept_within_the_devices_range() {
 #[test]
 fn a_stream_may_be_destroyed_with_work_pending() {
     let (universe, _gpu) = lazy();
-    let (a, event) = (gpu::stream(), gpu::event());
+    let a = gpu::stream();
+    let event = gpu::event();
     let block = malloc(64).unwrap();
     for byte in 0..20 {
         fill(block, byte, 64, a).unwrap();
@@ -202,7 +214,8 @@ fn a_stream_may_be_destroyed_with_work_pending() {
 #[test]
 fn the_work_of_a_destroyed_stream_can_still_race() {
     let (universe, _gpu) = machine();
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let block = malloc(64).unwrap();
     fill(block, 1, 64, a).unwrap();
     destroy_stream(a).unwrap();
@@ -240,7 +253,9 @@ fn call_host(stream: CUstream, number: usize) {
 #[test]
 fn host_callbacks_run_in_stream_order() {
     let (universe, _gpu) = lazy();
-    let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let event = gpu::event();
     let block = malloc(64).unwrap();
     for number in 0..5 {
         call_host(a, number);
@@ -286,7 +301,8 @@ fn a_new_stream_does_not_wait_for_the_work_of_a_destroyed_one() {
         gpu::sync(second).unwrap();
         gpu::sync_context().unwrap();
         destroy_stream(second).unwrap();
-        let (third, fourth) = (gpu::stream(), gpu::stream());
+        let third = gpu::stream();
+        let fourth = gpu::stream();
         fill(block, 3, 64, third).unwrap();
         fill(block, 4, 64, fourth).unwrap();
         assert_eq!(kinds(&universe).len(), 2, "{policy:?}");
@@ -299,7 +315,8 @@ fn the_time_between_two_events_is_known_after_many_operations() {
     let a = gpu::stream();
     let block = malloc(64).unwrap();
     let timed = || event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).unwrap();
-    let (start, end) = (timed(), timed());
+    let start = timed();
+    let end = timed();
     let fill_often = |times| (0..times).for_each(|_| fill(block, 1, 64, a).unwrap());
     fill_often(2_000);
     record(start, a).unwrap();

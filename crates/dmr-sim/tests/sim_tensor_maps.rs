@@ -15,7 +15,10 @@ const HEAD: &str = ".version 8.4\n.target sm_90\n.address_size 64\n";
 
 /// Encodes a map of 10 rows of 40 words, whose box has 4 rows of `width` words.
 fn encode(map: &mut sys::CUtensorMap, address: u64, width: u32) -> CUresult {
-    let (sizes, strides, box_sizes, steps) = ([40_u64, 10], [160_u64], [width, 4], [1_u32, 1]);
+    let sizes = [40_u64, 10];
+    let strides = [160_u64];
+    let box_sizes = [width, 4];
+    let steps = [1_u32, 1];
     // SAFETY: the arrays have an element for each dimension.
     unsafe {
         sys::cuTensorMapEncodeTiled(
@@ -50,7 +53,8 @@ fn sim_a_kernel_copies_a_box_of_the_tensor_of_a_map() {
              done: ret; }}"
     );
     let kernel = gpu::kernel(&text, "store").unwrap();
-    let (stream, out) = (gpu::stream(), malloc(1600).unwrap());
+    let stream = gpu::stream();
+    let out = malloc(1600).unwrap();
     gpu::fill(out, 0, 1600, stream).unwrap();
     // SAFETY: plain data, for which zero is valid.
     let mut map: sys::CUtensorMap = unsafe { std::mem::zeroed() };
@@ -89,7 +93,8 @@ fn sim_only_a_cooperative_launch_has_the_workspace_of_a_grid() {
              ld.param.u64 %d1, [out]; st.global.u32 [%d1], %r1; ret; }}"
     );
     let kernel = gpu::kernel(&text, "workspace").unwrap();
-    let (stream, mut out) = (gpu::stream(), malloc(4).unwrap());
+    let stream = gpu::stream();
+    let mut out = malloc(4).unwrap();
     let mut params: [*mut c_void; 1] = [(&raw mut out).cast()];
     let params = params.as_mut_ptr();
     // SAFETY: the argument is valid; so below.

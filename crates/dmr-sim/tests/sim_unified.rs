@@ -32,7 +32,8 @@ fn attribute(attribute: CUpointer_attribute, at: u64) -> Result<u64, CUresult> {
 #[test]
 fn sim_the_host_and_the_device_share_managed_memory() {
     let (universe, _gpu) = machine();
-    let (a, at) = (gpu::stream(), managed(64));
+    let a = gpu::stream();
+    let at = managed(64);
     // SAFETY: managed memory is host memory of this size; no work of a device is under way.
     unsafe { std::slice::from_raw_parts_mut(at as *mut u8, 64) }.fill(3);
     let block = malloc(64).unwrap();
@@ -51,7 +52,9 @@ fn sim_the_host_and_the_device_share_managed_memory() {
 #[test]
 fn sim_two_streams_race_in_managed_memory() {
     let (universe, _gpu) = machine();
-    let (a, b, at) = (gpu::stream(), gpu::stream(), managed(64));
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let at = managed(64);
     fill(at, 1, 64, a).unwrap();
     order(a, b);
     fill(at, 2, 64, b).unwrap();
@@ -63,7 +66,8 @@ fn sim_two_streams_race_in_managed_memory() {
 #[test]
 fn sim_a_free_of_managed_memory_waits_and_its_use_afterwards_is_found() {
     let (universe, _gpu) = machine();
-    let (a, at) = (gpu::stream(), managed(64));
+    let a = gpu::stream();
+    let at = managed(64);
     fill(at, 1, 64, a).unwrap();
     // SAFETY: as above; it is not memory of cuMemHostAlloc.
     assert_eq!(unsafe { sys::cuMemFreeHost(at as *mut c_void) }, CUDA_ERROR_INVALID_VALUE);
@@ -76,7 +80,9 @@ fn sim_a_free_of_managed_memory_waits_and_its_use_afterwards_is_found() {
 #[test]
 fn sim_a_prefetch_is_ordered_on_its_stream_and_only_for_managed_memory() {
     let (universe, gpu) = machine();
-    let (a, b, at) = (gpu::stream(), gpu::stream(), managed(64));
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let at = managed(64);
     fill(at, 1, 64, a).unwrap();
     let location = sys::CUmemLocation {
         type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
@@ -104,16 +110,20 @@ fn location(device: i32) -> sys::CUmemLocation {
 #[test]
 fn sim_a_pointer_says_where_its_memory_is() {
     let universe = Universe::new().unwrap();
-    let (first, second) = (Gpu::of(&universe, 0), Gpu::of(&universe, 1));
+    let first = Gpu::of(&universe, 0);
+    let second = Gpu::of(&universe, 1);
     first.bind();
-    let (a, block) = (gpu::stream(), malloc(1000).unwrap());
+    let a = gpu::stream();
+    let block = malloc(1000).unwrap();
     second.bind();
     let remote = malloc(64).unwrap();
     first.bind();
     let pooled = malloc_async(64, a).unwrap();
-    let (pinned, managed) = (Pinned::new(64), managed(64));
+    let pinned = Pinned::new(64);
+    let managed = managed(64);
     let mut own = [0u8; 8];
-    let (memory, ordinal) = (CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
+    let memory = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    let ordinal = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
     assert_eq!(attribute(memory, block), Ok(2));
     assert_eq!(attribute(memory, pinned.address()), Ok(1));
     assert_eq!(attribute(memory, own.as_mut_ptr() as u64), Err(CUDA_ERROR_INVALID_VALUE));
@@ -127,7 +137,8 @@ fn sim_a_pointer_says_where_its_memory_is() {
     assert_eq!(attribute(CU_POINTER_ATTRIBUTE_IS_MANAGED, block), Ok(0));
     let pool = gpu::default_pool(first.device) as u64;
     assert_eq!(attribute(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pooled), Ok(pool));
-    let (mut start, mut bytes) = (0, 0);
+    let mut start = 0;
+    let mut bytes = 0;
     // SAFETY: as above.
     let code = unsafe { sys::cuMemGetAddressRange_v2(&mut start, &mut bytes, block + 10) };
     assert_eq!((code, start, bytes), (CUDA_SUCCESS, block, 1000));
@@ -136,7 +147,9 @@ fn sim_a_pointer_says_where_its_memory_is() {
 #[test]
 fn sim_attributes_of_memory_that_is_not_the_drivers_are_null() {
     let (_universe, _gpu) = machine();
-    let (mut kind, mut ordinal, mut start) = (7u32, 7i32, 7u64);
+    let mut kind = 7u32;
+    let mut ordinal = 7i32;
+    let mut start = 7u64;
     let mut attributes = [
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
@@ -147,7 +160,8 @@ fn sim_attributes_of_memory_that_is_not_the_drivers_are_null() {
     let own = [0u8; 8];
     // SAFETY: as above.
     let code = unsafe {
-        let (attributes, values) = (attributes.as_mut_ptr(), values.as_mut_ptr());
+        let attributes = attributes.as_mut_ptr();
+        let values = values.as_mut_ptr();
         sys::cuPointerGetAttributes(3, attributes, values, own.as_ptr() as u64)
     };
     assert_eq!((code, kind, ordinal, start), (CUDA_SUCCESS, 0, -2, 0));

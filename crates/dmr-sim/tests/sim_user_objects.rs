@@ -21,7 +21,8 @@ unsafe extern "C" fn destroy(data: *mut c_void) {
 }
 
 fn create(count: &'static AtomicUsize, references: u32) -> CUuserObject {
-    let (mut object, data) = (null_mut(), (&raw const *count).cast_mut().cast());
+    let mut object = null_mut();
+    let data = (&raw const *count).cast_mut().cast();
     // SAFETY: the simulator checks its arguments, and out-pointers are to live locals; so for all calls here.
     let code = unsafe { sys::cuUserObjectCreate(&mut object, data, Some(destroy), references, 1) };
     assert_eq!(code, DONE);
@@ -44,7 +45,8 @@ fn has_run(count: &AtomicUsize) -> bool {
 fn sim_more_references_than_there_are_is_an_error_without_an_effect() {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let (_universe, _gpu) = machine();
-    let (object, graph) = (create(&COUNT, 2), graph());
+    let object = create(&COUNT, 2);
+    let graph = graph();
     // SAFETY: as above.
     unsafe {
         assert_eq!(sys::cuUserObjectRelease(object, 3), INVALID);
@@ -69,7 +71,8 @@ fn sim_more_references_than_there_are_is_an_error_without_an_effect() {
 fn sim_the_end_of_a_universe_runs_no_destructor() {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let (universe, gpu) = machine();
-    let (object, graph) = (create(&COUNT, 2), graph());
+    let object = create(&COUNT, 2);
+    let graph = graph();
     // SAFETY: as above.
     assert_eq!(unsafe { sys::cuGraphRetainUserObject(graph, object, 1, MOVE) }, DONE);
     drop(gpu);

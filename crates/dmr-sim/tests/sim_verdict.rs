@@ -10,7 +10,8 @@ fn finishing_twice_returns_the_same() {
     for _ in 0..1500 {
         malloc(1).unwrap();
     }
-    let (first, second) = (universe.finish(), universe.finish());
+    let first = universe.finish();
+    let second = universe.finish();
     assert_eq!(first.reports.len() as u64 + first.dropped, 1500);
     assert_eq!(first.dropped, second.dropped);
     assert_eq!(first.reports.len(), second.reports.len());

@@ -149,8 +149,10 @@ fn memory_that_is_not_freed_is_a_leak() {
     let at = reserve(4 * PAGE).unwrap();
     let memory = create(PAGE, gpu.device).unwrap();
     map(at, PAGE, memory).unwrap();
-    let (page, range) = (PAGE as u64, 4 * PAGE as u64);
-    let (map, reserve) = (("map".into(), page), ("reserve addresses".into(), range));
+    let page = PAGE as u64;
+    let range = 4 * PAGE as u64;
+    let map = ("map".into(), page);
+    let reserve = ("reserve addresses".into(), range);
     let create = ("create memory".to_owned(), page);
     assert_eq!(leaks(&universe), [map.clone(), reserve.clone(), create]);
     release(memory).unwrap();
@@ -187,7 +189,8 @@ fn two_mappings_of_one_memory_are_the_same_bytes() {
 fn unordered_accesses_through_two_mappings_race() {
     for ordered in [true, false] {
         let (universe, gpu) = machine();
-        let (a, b) = (gpu::stream(), gpu::stream());
+        let a = gpu::stream();
+        let b = gpu::stream();
         let (first, memory) = mapped(PAGE, gpu.device);
         let second = reserve(PAGE).unwrap();
         map(second, PAGE, memory).unwrap();
@@ -259,7 +262,8 @@ fn one_operation_may_go_through_several_mappings() {
 #[test]
 fn physical_memory_is_on_the_device_that_it_was_made_for() {
     let universe = Universe::builder().capacity(4 * PAGE as u64).build().unwrap();
-    let (first, second) = (Gpu::of(&universe, 0), Gpu::of(&universe, 1));
+    let first = Gpu::of(&universe, 0);
+    let second = Gpu::of(&universe, 1);
     first.bind();
     let there = create(4 * PAGE, second.device).unwrap();
     assert_eq!(free_bytes(), 4 * PAGE);

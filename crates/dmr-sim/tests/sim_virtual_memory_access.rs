@@ -68,7 +68,9 @@ fn unmapping_under_work_is_found_and_names_both_sides() {
 #[test]
 fn unmapping_is_correct_once_the_host_has_found_the_work_complete() {
     let (universe, gpu) = machine();
-    let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let event = gpu::event();
     let block = mapped(PAGE, gpu.device);
     fill(block.0, 1, PAGE, a).unwrap();
     order(a, b);
@@ -223,10 +225,12 @@ fn a_kernel_in_a_hole_faults_the_device_when_it_runs() {
 #[test]
 fn a_fault_is_its_own_devices() {
     let universe = Universe::builder().policy(Policy::Lazy).build().unwrap();
-    let (first, second) = (Gpu::of(&universe, 0), Gpu::of(&universe, 1));
+    let first = Gpu::of(&universe, 0);
+    let second = Gpu::of(&universe, 1);
     first.bind();
     let (_, writer) = kernels(&universe);
-    let (a, hole) = (gpu::stream(), reserve(PAGE).unwrap());
+    let a = gpu::stream();
+    let hole = reserve(PAGE).unwrap();
     launch(writer, &[hole, 64], a).unwrap();
     assert_eq!(code(sync(a)), ILLEGAL_ADDRESS);
     second.bind();
@@ -252,7 +256,8 @@ fn a_copy_into_a_hole_is_refused_and_does_nothing() {
 #[test]
 fn a_peer_needs_rights_of_its_own() {
     let universe = Universe::new().unwrap();
-    let (first, second) = (Gpu::of(&universe, 0), Gpu::of(&universe, 1));
+    let first = Gpu::of(&universe, 0);
+    let second = Gpu::of(&universe, 1);
     first.bind();
     let (at, _) = mapped(PAGE, first.device);
     second.bind();
@@ -282,11 +287,13 @@ fn a_peer_needs_rights_of_its_own() {
 #[test]
 fn a_copy_between_devices_reaches_what_the_memorys_own_device_may_touch() {
     let universe = Universe::new().unwrap();
-    let (first, second) = (Gpu::of(&universe, 0), Gpu::of(&universe, 1));
+    let first = Gpu::of(&universe, 0);
+    let second = Gpu::of(&universe, 1);
     first.bind();
     let (at, _) = mapped(PAGE, first.device);
     second.bind();
-    let (b, there) = (gpu::stream(), gpu::malloc(64).unwrap());
+    let b = gpu::stream();
+    let there = gpu::malloc(64).unwrap();
     fill(there, 1, 64, b).unwrap();
     // SAFETY: the simulated driver checks its arguments.
     let copy_to_peer = || unsafe {

@@ -149,7 +149,8 @@ fn without_a_pointer_for_the_result_nothing_is_made() {
     let (universe, gpu) = machine();
     let block = mapped(PAGE, gpu.device);
     let props = Properties::of(gpu.device);
-    let (props, location) = ((&raw const props).cast(), [1, gpu.device]);
+    let props = (&raw const props).cast();
+    let location = [1, gpu.device];
     let minimum = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
     let mut returned = 0;
     // SAFETY: null where the simulated driver checks for it; the rest is valid.
@@ -300,7 +301,8 @@ fn every_call_can_fail_and_then_does_nothing() {
 #[test]
 fn a_held_unmap_stops_its_thread_and_no_other() {
     let (universe, gpu) = machine();
-    let (first, second) = (mapped(PAGE, gpu.device), mapped(PAGE, gpu.device));
+    let first = mapped(PAGE, gpu.device);
+    let second = mapped(PAGE, gpu.device);
     let hold = universe.hold_nth("cuMemUnmap", 1);
     thread::scope(|scope| {
         scope.spawn(|| {

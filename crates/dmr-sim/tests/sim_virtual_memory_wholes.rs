@@ -20,8 +20,8 @@ fn only_reserved_and_free_pages_are_mapped() {
     let at = reserve(4 * PAGE).unwrap();
     let next = reserve_at(PAGE, 0, at + 4 * P, 0).unwrap();
     assert_eq!(next, at + 4 * P);
-    let (memory, small) =
-        (create(2 * PAGE, gpu.device).unwrap(), create(PAGE, gpu.device).unwrap());
+    let memory = create(2 * PAGE, gpu.device).unwrap();
+    let small = create(PAGE, gpu.device).unwrap();
     let block = gpu::malloc(4 * PAGE).unwrap();
     for (start, what) in [
         (0, "nowhere"),

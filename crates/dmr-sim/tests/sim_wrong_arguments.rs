@@ -26,7 +26,8 @@ fn without_a_pointer_for_the_result_nothing_is_made() {
     let stream = gpu::stream();
     let pool = gpu::pool(gpu.device);
     let free_bytes = || {
-        let (mut free, mut total) = (0, 0);
+        let mut free = 0;
+        let mut total = 0;
         call!(cuMemGetInfo_v2(&mut free, &mut total)).result().unwrap();
         free
     };
@@ -59,7 +60,8 @@ fn a_refused_retain_does_not_keep_the_context() {
     assert_eq!(call!(cuDevicePrimaryCtxRetain(null_mut(), gpu.device)), INVALID);
     let device = gpu.device;
     drop(gpu);
-    let (mut flags, mut active) = (0, 1);
+    let mut flags = 0;
+    let mut active = 1;
     call!(cuDevicePrimaryCtxGetState(device, &mut flags, &mut active)).result().unwrap();
     assert_eq!(active, 0);
 }
@@ -70,7 +72,8 @@ fn a_copy_that_leaves_its_allocation_does_not_touch_the_host() {
     let stream = gpu::stream();
     let block = malloc(64).unwrap();
     let mut host = [7u8; 64];
-    let (up, down): (*const c_void, *mut c_void) = (host.as_ptr().cast(), host.as_mut_ptr().cast());
+    let up: *const c_void = host.as_ptr().cast();
+    let down: *mut c_void = host.as_mut_ptr().cast();
     for bytes in [65, 1 << 40, isize::MAX as usize, usize::MAX] {
         assert_eq!(call!(cuMemcpyHtoDAsync_v2(block, up, bytes, stream)), INVALID);
         assert_eq!(call!(cuMemcpyHtoD_v2(block, up, bytes)), INVALID);
@@ -112,7 +115,8 @@ fn a_copy_past_the_end_of_pinned_memory_is_out_of_bounds() {
 #[test]
 fn what_was_refused_is_no_use() {
     let (universe, _gpu) = machine();
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let block = malloc(64).unwrap();
     assert!(fill(block, 1, 65, a).is_err());
     fill(block, 2, 64, b).unwrap(); // no race: nothing was written before
@@ -148,7 +152,8 @@ fn with_increment() -> (dmr_sim::Universe, Gpu, sys::CUfunction, CUstream) {
         "increment",
         |args| Footprint::new().reads(args.u64(0), args.u64(1)).writes(args.u64(0), args.u64(1)),
         |args, memory| {
-            let (at, len) = (args.u64(0), args.u64(1));
+            let at = args.u64(0);
+            let len = args.u64(1);
             let mut first = [0; 1];
             memory.read(at, &mut first);
             memory.write(at, &[first[0] + 1]);
@@ -205,7 +210,8 @@ fn an_unloaded_modules_kernel_cannot_be_launched() {
     let (universe, _gpu) = machine();
     universe.register_kernel("gone", |_| Footprint::new(), |_, _| ());
     let image = std::ffi::CString::new(ptx("gone", &[])).unwrap();
-    let (mut module, mut function) = (null_mut(), null_mut());
+    let mut module = null_mut();
+    let mut function = null_mut();
     call!(cuModuleLoadData(&mut module, image.as_ptr().cast())).result().unwrap();
     call!(cuModuleGetFunction(&mut function, module, c"gone".as_ptr())).result().unwrap();
     launch(function, &[], gpu::LEGACY).unwrap();
@@ -263,7 +269,8 @@ fn pinned_memory_is_not_freed_as_device_memory() {
 #[test]
 fn pinned_memory_outlives_its_universe() {
     let (universe, gpu) = machine();
-    let (mut kept, other) = (Pinned::new(1 << 20), Pinned::new(64));
+    let mut kept = Pinned::new(1 << 20);
+    let other = Pinned::new(64);
     drop(other);
     drop((universe, gpu));
     kept.bytes().fill(1);
@@ -275,7 +282,9 @@ fn pinned_memory_outlives_its_universe() {
 #[test]
 fn wrong_sizes_and_flags_are_refused_as_on_a_gpu() {
     let (_universe, _gpu) = machine();
-    let (mut event, mut host, stream) = (null_mut(), null_mut(), gpu::stream());
+    let mut event = null_mut();
+    let mut host = null_mut();
+    let stream = gpu::stream();
     assert_eq!(call!(cuEventCreate(&mut event, 8)), INVALID);
     assert_eq!(call!(cuEventCreate(&mut event, 4)), INVALID);
     assert_eq!(call!(cuEventCreate(&mut event, 4 | 2)), CUresult::CUDA_SUCCESS);

@@ -34,7 +34,8 @@ fn a_swallowed_ordering_is_reported_or_redundant() {
 }
 
 fn each_deletion(how: &str, run: impl Fn(&Program, usize, Policy, u64) -> Run) {
-    let (mut needed, mut redundant) = (0, 0);
+    let mut needed = 0;
+    let mut redundant = 0;
     for seed in 0..PROGRAMS {
         let program = generate::correct(seed);
         let policy = [Policy::Eager, Policy::Lazy, Policy::Random][seed as usize % 3];

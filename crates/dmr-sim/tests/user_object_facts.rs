@@ -30,7 +30,8 @@ unsafe extern "C" fn destroy(data: *mut c_void) {
 }
 
 fn create(count: Count, references: u32, flags: u32) -> (CUresult, CUuserObject) {
-    let (mut object, data) = (null_mut(), (&raw const *count).cast_mut().cast());
+    let mut object = null_mut();
+    let data = (&raw const *count).cast_mut().cast();
     // SAFETY: the count lives until the process ends, and the out-pointer is to a live local; so for all calls here.
     let code =
         unsafe { sys::cuUserObjectCreate(&mut object, data, Some(destroy), references, flags) };
@@ -108,14 +109,16 @@ fn the_destructor_runs_after_the_last_release() {
 fn a_graph_its_copies_and_what_is_made_of_them_keep_an_object() {
     let (_universe, _gpu) = device();
     let count = count();
-    let (object, first) = (made(count, 1), graph());
+    let object = made(count, 1);
+    let first = graph();
     assert_eq!(retain_in(first, object, 1, MOVE), DONE);
     let mut copy = null_mut();
     // SAFETY: as above.
     assert_eq!(unsafe { sys::cuGraphClone(&mut copy, first) }, DONE);
     destroy_graph(first);
     assert!(has_not_run(count), "the copy keeps it");
-    let (parent, mut node) = (graph(), null_mut());
+    let parent = graph();
+    let mut node = null_mut();
     // SAFETY: as above.
     let code =
         unsafe { sys::cuGraphAddChildGraphNode(&mut node, parent, std::ptr::null(), 0, copy) };
@@ -133,7 +136,8 @@ fn a_graph_its_copies_and_what_is_made_of_them_keep_an_object() {
 fn a_graph_gives_references_back() {
     let (_universe, _gpu) = device();
     let count = count();
-    let (object, graph) = (made(count, 1), graph());
+    let object = made(count, 1);
+    let graph = graph();
     assert_eq!(retain_in(graph, object, 2, 0), DONE);
     assert_eq!(release(object, 1), DONE);
     assert!(has_not_run(count));
@@ -145,7 +149,8 @@ fn a_graph_gives_references_back() {
 
 /// Launches an empty graph with an object behind a host function that waits, and destroys it.
 fn launch_and_destroy(stream: CUstream, count: Count) {
-    let (object, graph) = (made(count, 1), graph());
+    let object = made(count, 1);
+    let graph = graph();
     assert_eq!(retain_in(graph, object, 1, MOVE), DONE);
     let mut node = null_mut();
     // SAFETY: as above.
@@ -169,7 +174,8 @@ unsafe extern "C" fn wait(_: *mut c_void) {
 #[test]
 fn a_launch_keeps_the_objects_of_a_destroyed_graph_until_it_is_complete() {
     let (_universe, _gpu) = device();
-    let (stream, count) = (gpu::stream(), count());
+    let stream = gpu::stream();
+    let count = count();
     // SAFETY: as above.
     assert_eq!(unsafe { sys::cuLaunchHostFunc(stream, Some(wait), null_mut()) }, DONE);
     launch_and_destroy(stream, count);
@@ -186,7 +192,8 @@ fn wrong_numbers_and_flags_are_refused() {
     let count = count();
     assert_eq!(create(count, 1, 0).0, INVALID, "destructors are not waited for");
     assert_eq!(create(count, 0, NO_SYNC).0, INVALID);
-    let (object, graph) = (made(count, 1), graph());
+    let object = made(count, 1);
+    let graph = graph();
     assert_eq!(retain_in(graph, object, 0, 0), INVALID);
     assert_eq!(retain_in(graph, object, 1 << 31, 0), INVALID);
     assert_eq!(retain_in(graph, object, 1, 2), INVALID);

@@ -318,7 +318,8 @@ fn is_memory_mapped_while_a_stream_captures() {
 #[test]
 fn are_words_written_and_waited_for_while_a_stream_captures() {
     let (_universe, gpu) = device();
-    let (a, word) = (gpu::stream(), mapped(PAGE, gpu.device));
+    let a = gpu::stream();
+    let word = mapped(PAGE, gpu.device);
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
     // SAFETY: the stream is live.
     unsafe { result::stream::begin_capture(a, mode) }.unwrap();
@@ -348,9 +349,13 @@ fn what_is_wrong_with_a_word() {
 #[test]
 fn do_words_order_streams_in_device_pinned_and_mapped_memory() {
     let (_universe, gpu) = device();
-    let (a, b) = (gpu::stream(), gpu::stream());
-    let (block, pinned, virt) = (gpu::malloc(8).unwrap(), Pinned::new(8), mapped(PAGE, gpu.device));
-    let (data, target) = (gpu::malloc(64).unwrap(), gpu::malloc(64).unwrap());
+    let a = gpu::stream();
+    let b = gpu::stream();
+    let block = gpu::malloc(8).unwrap();
+    let pinned = Pinned::new(8);
+    let virt = mapped(PAGE, gpu.device);
+    let data = gpu::malloc(64).unwrap();
+    let target = gpu::malloc(64).unwrap();
     fill(block, 0, 8, a).unwrap();
     fill(virt.0, 0, 8, a).unwrap();
     sync(a).unwrap();

@@ -234,7 +234,8 @@ struct Move<'a, T: Pod> {
 
 impl<'a, T: Pod> Move<'a, T> {
     fn begin(entry: &'a Entry<T>, state: &mut State<T>, is_spill: bool) -> Self {
-        let (by, bytes) = (thread::current().id(), state.bytes());
+        let by = thread::current().id();
+        let bytes = state.bytes();
         let before = mem::replace(state, State::Moving { by, is_spill, bytes });
         Self { entry, state: before }
     }
@@ -345,7 +346,8 @@ impl<T: Pod> Spilled<T> {
 
     /// Copies the elements to a new buffer, on this stream. Does not wait.
     fn restore(&self, stream: StreamId) -> Result<DeviceBuffer<T>, BufferError> {
-        let (context, len) = (&self.context, self.elements.len());
+        let context = &self.context;
+        let len = self.elements.len();
         let mut buffer = DeviceBuffer::uninit_tagged(context, stream, len, self.tag)?;
         self.elements.copy_to_device(&mut buffer, stream)?;
         Ok(buffer)

@@ -126,7 +126,8 @@ impl Spill {
             }
         }
         cold.sort_by_key(|(last_use, ..)| *last_use);
-        let (mut spilled, mut problem) = (0, None::<Refusal>);
+        let mut spilled = 0;
+        let mut problem = None::<Refusal>;
         for (_, size, entry) in cold {
             if spilled >= bytes {
                 break;
@@ -153,7 +154,8 @@ impl Spill {
         if spilled >= bytes {
             return Ok(spilled);
         }
-        let (stats, problem) = (Box::new(self.stats()), problem.map(|it| Box::new(it.error)));
+        let stats = Box::new(self.stats());
+        let problem = problem.map(|it| Box::new(it.error));
         Err(SpillError::NotEnough { requested: bytes, spilled, stats, problem })
     }
 
@@ -181,7 +183,8 @@ impl Spill {
         if self.check_process().is_err() {
             return stats;
         }
-        (stats.spilled, stats.restored) = (self.0.spilled.get(), self.0.restored.get());
+        stats.spilled = self.0.spilled.get();
+        stats.restored = self.0.restored.get();
         for entry in self.entries() {
             match entry.place() {
                 Place::Cold(bytes) => stats.cold.add(bytes),

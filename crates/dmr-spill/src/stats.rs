@@ -51,7 +51,8 @@ impl Counter {
     }
 
     pub(crate) fn get(&self) -> Amount {
-        let (bytes, buffers) = (&self.bytes, &self.buffers);
+        let bytes = &self.bytes;
+        let buffers = &self.buffers;
         Amount { bytes: bytes.load(Ordering::Relaxed), buffers: buffers.load(Ordering::Relaxed) }
     }
 }

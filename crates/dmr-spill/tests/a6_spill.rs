@@ -57,7 +57,8 @@ fn a_restore_spills_others_and_what_was_written_before_comes_back() {
     for below in ALL {
         let rig = Rig::new();
         let ctx = Context::new(&rig, below, 2);
-        let (stream, other) = (rig.stream(), rig.stream());
+        let stream = rig.stream();
+        let other = rig.stream();
         let mut buffers: Vec<_> = (0..6).map(|value| ctx.spillable(&stream, value)).collect();
         assert_eq!(ctx.spill.stats().on_host, amount(4));
         for (buffer, value) in buffers.iter_mut().zip(100..) {
@@ -80,7 +81,8 @@ fn a_guard_keeps_its_buffer_on_the_device_and_a_refusal_says_what_guards_hold() 
     let stream = rig.stream();
     let [mut a, b, c] = [0, 1, 2].map(|value| ctx.spillable(&stream, value));
     assert!(a.is_spilled());
-    let (held, also) = (b.on_device(&stream).unwrap(), c.on_device(&stream).unwrap());
+    let held = b.on_device(&stream).unwrap();
+    let also = c.on_device(&stream).unwrap();
     let Err(refused) = a.on_device(&stream) else { panic!("there is no room") };
     let message = refused.to_string();
     assert!(matches!(refused, SpillError::NoRoom { bytes: BYTES, .. }), "{message}");
@@ -124,9 +126,11 @@ fn free_spills_no_more_than_it_needs() {
 
 #[test]
 fn a_buffer_of_other_streams_or_without_tracking_is_refused_and_returned() {
-    let (rig, other) = (Rig::new(), Rig::new());
+    let rig = Rig::new();
+    let other = Rig::new();
     let ctx = Context::new(&rig, Below::Tracked, 2);
-    let (stream, away) = (rig.stream(), other.stream());
+    let stream = rig.stream();
+    let away = other.stream();
     let elsewhere = Context::new(&other, Below::Async, 2);
     let refused = ctx.spill.insert(elsewhere.buffer(&away, 3)).unwrap_err();
     assert_eq!(refused.error, SpillError::OtherPool);

@@ -46,7 +46,9 @@ fn threads_that_need_more_than_there_is_spill_each_others_cold_buffers() {
         let refused = AtomicUsize::new(0);
         thread::scope(|scope| {
             for thread in 0..4_u32 {
-                let (ctx, shared, refused) = (&ctx, &shared, &refused);
+                let ctx = &ctx;
+                let shared = &shared;
+                let refused = &refused;
                 scope.spawn(move || {
                     let stream = ctx.streams().acquire().unwrap();
                     let mut own = [0, 1]
@@ -84,7 +86,8 @@ fn allocations_of_other_threads_spill_while_buffers_are_restored() {
     let buffers: Vec<_> = (0..6).map(|value| ctx.spillable(&stream, value)).collect();
     thread::scope(|scope| {
         for thread in 0..2 {
-            let (ctx, buffers) = (&ctx, &buffers);
+            let ctx = &ctx;
+            let buffers = &buffers;
             scope.spawn(move || {
                 let stream = ctx.streams().acquire().unwrap();
                 for round in 0..40 {

@@ -137,7 +137,8 @@ fn an_allocation_waits_for_what_another_thread_is_spilling() {
 fn wait_for_a_spill() {
     let rig = Rig::simulated();
     let ctx = Context::new(&rig, Below::Tracked, 2);
-    let (stream, other) = (rig.stream(), rig.stream());
+    let stream = rig.stream();
+    let other = rig.stream();
     let mut buffers = [1, 2].map(|value| ctx.spillable(&stream, value));
     let guard = buffers[1].on_device_mut(&stream).unwrap();
     let hold = rig.universe().hold_nth("cuMemcpyDtoHAsync_v2", 1);

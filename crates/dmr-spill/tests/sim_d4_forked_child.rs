@@ -18,7 +18,8 @@ fn a_forked_child_spills_nothing_and_does_not_hang() {
     let rig = Rig::simulated();
     let ctx = Context::new(&rig, Below::Pool, 4);
     let stream = rig.stream();
-    let (mut own, shared) = (Some(ctx.spillable(&stream, 1)), ctx.spillable(&stream, 2));
+    let mut own = Some(ctx.spillable(&stream, 1));
+    let shared = ctx.spillable(&stream, 2);
     let mut written = ctx.spillable(&stream, 3);
     let mut spare = Some(ctx.buffer(&stream, 4));
     let is_done = AtomicBool::new(false);

@@ -128,7 +128,8 @@ impl StreamPool {
         if let Some(slot) = self.stream_slot(slot) {
             slot.set_lease(lease);
         }
-        let (id, stream) = (self.id_of(slot, lease), Arc::clone(&created.stream));
+        let id = self.id_of(slot, lease);
+        let stream = Arc::clone(&created.stream);
         Ok(StreamLease::new(Arc::clone(self), id, stream))
     }
 

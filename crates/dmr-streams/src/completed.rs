@@ -184,7 +184,8 @@ impl Wait {
 
     /// Frees what the future has kept; the watcher forgets the wait when it looks at it next.
     fn abandon(&self) {
-        let (event, waker) = (lock(&self.event).take(), self.waker.take());
+        let event = lock(&self.event).take();
+        let waker = self.waker.take();
         drop((event, waker));
     }
 

@@ -86,7 +86,8 @@ impl Device {
         // SAFETY: the context's device comes from the driver.
         let total = unsafe { result::device::total_mem(cu_device) };
         let total_memory = total.map_err(failed("cuDeviceTotalMem"))? as u64;
-        let (lost, opened_in) = (OnceLock::new(), Process::current());
+        let lost = OnceLock::new();
+        let opened_in = Process::current();
         let simulated = SimulatedDriver::of(context.ordinal());
         let context = LeakedInChild::new(context);
         let inner =

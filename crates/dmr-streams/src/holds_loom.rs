@@ -90,7 +90,8 @@ fn a_stream_is_retired_once() {
 #[test]
 fn no_work_is_submitted_between_the_last_record_and_the_end() {
     loom::model(|| {
-        let (stream, work) = (Stream::new(), Arc::new(AtomicU32::new(0)));
+        let stream = Stream::new();
+        let work = Arc::new(AtomicU32::new(0));
         let retire = |stream: Arc<Stream>, work: Arc<AtomicU32>| {
             move || {
                 let closing = stream.holds.begin_closing().ok()?;

@@ -133,7 +133,8 @@ impl Kernels {
         call: &'static str,
         submit: impl FnOnce(sys::CUstream) -> Result<(), DriverError>,
     ) -> ResourceResult<()> {
-        let (device, stream) = (&self.device, self.stream.cu_stream());
+        let device = &self.device;
+        let stream = self.stream.cu_stream();
         device.relaxed(|_| {
             submit(stream).map_err(|error| device.driver_error(call, error))?;
             // SAFETY: the stream is alive as long as `self`.
@@ -162,7 +163,8 @@ impl Kernels {
         parameters: &mut [*mut c_void],
     ) -> ResourceResult<()> {
         self.device.bind()?;
-        let (grid, block) = ((blocks, 1, 1), (threads, 1, 1));
+        let grid = (blocks, 1, 1);
+        let block = (threads, 1, 1);
         let on = stream.stream().cu_stream();
         // SAFETY: the caller's obligation; the stream is alive while there is a guard.
         unsafe { result::launch_kernel(function, grid, block, 0, on, parameters) }

@@ -51,7 +51,8 @@ impl LaunchTokens {
         pinned: &[BlockUse],
         blocks: &[BlockUse],
     ) -> ResourceResult<()> {
-        let (streams, open) = (stream.pool(), self.host.len());
+        let streams = stream.pool();
+        let open = self.host.len();
         if !pinned.is_empty() {
             streams.uses().prepare_on(stream, pinned, &mut self.host)?;
         }

@@ -119,7 +119,8 @@ impl PatternOps {
         if !block.id().slot().is_of_host_memory() {
             return work();
         }
-        let (uses, mut tokens) = (self.streams.uses(), UseTokens::new(stream.id()));
+        let uses = self.streams.uses();
+        let mut tokens = UseTokens::new(stream.id());
         uses.prepare_on(stream, &[BlockUse::new(block.id(), access)], &mut tokens)?;
         let worked = work();
         worked.and(uses.finish_in(&mut tokens))
@@ -289,7 +290,8 @@ impl DeviceOps for PatternOps {
     }
 
     fn library_stream(&self, block: &DeviceBlock) -> ResourceResult<StreamId> {
-        let (streams, home) = (&self.streams, block.alloc_stream());
+        let streams = &self.streams;
+        let home = block.alloc_stream();
         let entered = streams.enter_home(home)?;
         // First: from the second stream of a pool on, events are recorded.
         let library = streams.library_stream(home.slot())?;
@@ -304,7 +306,8 @@ impl DeviceOps for PatternOps {
     }
 
     fn join_home_stream(&self, block: &DeviceBlock) -> ResourceResult<bool> {
-        let (streams, home) = (&self.streams, block.alloc_stream());
+        let streams = &self.streams;
+        let home = block.alloc_stream();
         let HomeStream::Live(stream) = streams.enter_home(home)? else { return Ok(false) };
         let library = streams.library_stream(home.slot())?;
         if let Some(work) = streams.progress().event_on(&library)? {

@@ -255,7 +255,8 @@ impl<'l> OtherStreams<'l> {
         });
         let Some(elapsed_time) = elapsed_time else { return Ok(false) };
         self.launch.device().relaxed(|_| {
-            let (mut ms, event) = (0.0, event.cu_event());
+            let mut ms = 0.0;
+            let event = event.cu_event();
             // SAFETY: the event is alive; the driver writes one number.
             let code = unsafe { elapsed_time(&mut ms, event, event) };
             // The driver's result for an event that was never recorded.

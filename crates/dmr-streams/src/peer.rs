@@ -120,7 +120,8 @@ impl Device {
     pub fn can_access_peer(&self, peer: &Self) -> ResourceResult<bool> {
         self.refuse_fork()?;
         let mut can = 0;
-        let (device, peer) = (self.context().cu_device(), peer.context().cu_device());
+        let device = self.context().cu_device();
+        let peer = peer.context().cu_device();
         // SAFETY: both devices come from the driver.
         unsafe { sys::cuDeviceCanAccessPeer(&mut can, device, peer) }
             .result()

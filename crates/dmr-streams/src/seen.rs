@@ -33,7 +33,8 @@ impl Seen {
     /// read-modify-write.
     pub(crate) fn raise(&self, slot: usize, seq: u64) {
         let word = &self.0[slot % WORDS];
-        let (known, used) = (word.load(Ordering::Relaxed), UseId::new(slot, seq));
+        let known = word.load(Ordering::Relaxed);
+        let used = UseId::new(slot, seq);
         if !UseId::from_word(known).is_some_and(|known| known.covers(used)) {
             // Release: a thread that reads this submits after the wait was queued.
             word.store(used.get(), Ordering::Release);
@@ -79,7 +80,8 @@ mod tests {
 
     #[test]
     fn every_word_that_is_raised_is_true_for_its_stream_alone() {
-        let (mine, theirs) = (Seen::new(), Seen::new());
+        let mine = Seen::new();
+        let theirs = Seen::new();
         mine.raise(3, 9);
         theirs.raise(3, 7);
         theirs.raise(4 + WORDS, 5);

@@ -93,7 +93,8 @@ impl SimulatedDriver {
     /// Returns the finding about the work by which a device was lost.
     #[cold]
     pub(crate) fn finding_of_loss(&self, ordinal: usize) -> Option<Arc<str>> {
-        let (function, ordinal) = (self.finding_of_loss?, c_int::try_from(ordinal).ok()?);
+        let function = self.finding_of_loss?;
+        let ordinal = c_int::try_from(ordinal).ok()?;
         let mut text = vec![0; MAX_FINDING];
         let mut len = 0;
         // SAFETY: the text can be written up to its length, and the length, during the call.
@@ -106,11 +107,13 @@ impl SimulatedDriver {
 
     /// Reports a block that is an allocation of the driver.
     pub(crate) fn block_allocated(&self, block: &DeviceBlock) {
-        let (bytes, number) = (block.bytes() as u64, block.generation().get());
+        let bytes = block.bytes() as u64;
+        let number = block.generation().get();
         let tag = block.tag().name();
         // SAFETY: the name can be read during the call.
         unsafe {
-            let (name, len) = (tag.as_ptr().cast(), tag.len());
+            let name = tag.as_ptr().cast();
+            let len = tag.len();
             (self.block_allocated)(self.universe, block.ptr(), bytes, number, name, len);
         }
     }
@@ -198,7 +201,8 @@ impl Drop for Declaration {
 
 impl DeclaredUse {
     fn of(used: &BlockUse) -> Self {
-        let (block, bytes) = (used.block, used.bytes);
+        let block = used.block;
+        let bytes = used.bytes;
         Self {
             ptr: block.ptr(),
             number: block.generation().get(),
@@ -225,8 +229,10 @@ impl MemoryObserver for SimulatedDriver {
         let tag = tag.name();
         // SAFETY: the name can be read during the call.
         unsafe {
-            let (name, len) = (tag.as_ptr().cast(), tag.len());
-            let (bytes, number) = (bytes as u64, generation.get());
+            let name = tag.as_ptr().cast();
+            let len = tag.len();
+            let bytes = bytes as u64;
+            let number = generation.get();
             (self.region_allocated)(self.universe, ptr, bytes, number, name, len);
         }
     }

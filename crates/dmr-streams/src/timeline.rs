@@ -155,7 +155,8 @@ impl<D> Timeline<D> {
 
     /// Adds an event that was made for use `seq`.
     pub(crate) fn add(&self, slot: usize, seq: u64, driver_event: D) -> &StreamEvent<D> {
-        let (number, seen) = (AtomicU64::new(seq), Seen::new());
+        let number = AtomicU64::new(seq);
+        let seen = Seen::new();
         let is_recorded = AtomicBool::new(false);
         let event = StreamEvent { driver_event, slot, seq: number, seen, is_recorded };
         self.insert(&mut self.lock(), seq, Arc::new(event))

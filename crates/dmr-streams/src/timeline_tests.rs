@@ -35,7 +35,8 @@ fn covered_by(timeline: &TestTimeline, seq: u64) -> Option<u64> {
 
 #[test]
 fn a_use_is_covered_by_the_first_event_that_was_recorded_after_it() {
-    let (timeline, mut made) = (TestTimeline::new(), 0);
+    let timeline = TestTimeline::new();
+    let mut made = 0;
     let seqs = [0; 3].map(|_| record(&timeline, &mut made));
     for seq in seqs {
         assert_eq!(covered_by(&timeline, seq), Some(seq));
@@ -47,7 +48,8 @@ fn a_use_is_covered_by_the_first_event_that_was_recorded_after_it() {
 
 #[test]
 fn an_event_that_is_not_recorded_yet_covers_nothing() {
-    let (timeline, mut made) = (TestTimeline::new(), 0);
+    let timeline = TestTimeline::new();
+    let mut made = 0;
     let (early, event) = begin(&timeline, &mut made);
     let late = record(&timeline, &mut made);
     assert_eq!(covered_by(&timeline, early), Some(late));
@@ -57,7 +59,8 @@ fn an_event_that_is_not_recorded_yet_covers_nothing() {
 
 #[test]
 fn an_event_that_a_late_thread_has_made_is_found_by_its_number() {
-    let (timeline, mut made) = (TestTimeline::new(), 0);
+    let timeline = TestTimeline::new();
+    let mut made = 0;
     let first = timeline.number(&timeline.lock());
     let second = record(&timeline, &mut made);
     timeline.add(0, first, 7).set_recorded();
@@ -67,7 +70,8 @@ fn an_event_that_a_late_thread_has_made_is_found_by_its_number() {
 
 #[test]
 fn an_event_is_recorded_again_once_it_is_done_and_no_thread_uses_it() {
-    let (timeline, mut made) = (TestTimeline::new(), 0);
+    let timeline = TestTimeline::new();
+    let mut made = 0;
     let seq = record(&timeline, &mut made);
     record(&timeline, &mut made);
     assert_eq!(made, 2, "the first is not done");
@@ -85,7 +89,8 @@ fn an_event_is_recorded_again_once_it_is_done_and_no_thread_uses_it() {
 
 #[test]
 fn a_thread_that_is_held_at_its_record_does_not_keep_later_events_from_being_used_again() {
-    let (timeline, mut made) = (TestTimeline::new(), 0);
+    let timeline = TestTimeline::new();
+    let mut made = 0;
     let (_, held) = begin(&timeline, &mut made);
     for _ in 0..100 {
         let seq = record(&timeline, &mut made);
@@ -97,7 +102,8 @@ fn a_thread_that_is_held_at_its_record_does_not_keep_later_events_from_being_use
 
 #[test]
 fn an_event_whose_record_has_failed_covers_nothing_and_serves_again() {
-    let (timeline, mut made) = (TestTimeline::new(), 0);
+    let timeline = TestTimeline::new();
+    let mut made = 0;
     let (seq, event) = begin(&timeline, &mut made);
     timeline.discard(event);
     assert!(matches!(timeline.cover(seq), Cover::Unrecorded));
@@ -107,7 +113,8 @@ fn an_event_whose_record_has_failed_covers_nothing_and_serves_again() {
 
 #[test]
 fn one_of_sixty_four_events_is_queried() {
-    let (timeline, mut made) = (TestTimeline::new(), 0);
+    let timeline = TestTimeline::new();
+    let mut made = 0;
     let mut asked = Vec::new();
     for _ in 0..4 * EVENTS_PER_QUERY {
         record(&timeline, &mut made);
@@ -120,7 +127,8 @@ fn one_of_sixty_four_events_is_queried() {
 
 #[test]
 fn no_more_events_are_made_than_are_in_flight_and_twice_those_between_two_queries() {
-    let (timeline, mut made) = (TestTimeline::new(), 0);
+    let timeline = TestTimeline::new();
+    let mut made = 0;
     const IN_FLIGHT: u64 = 100;
     for _ in 0..10_000 {
         let mut events = timeline.lock();

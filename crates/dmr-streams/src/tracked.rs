@@ -112,7 +112,8 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         bytes: usize,
         home: &StreamGuard<'_>,
     ) -> Result<DeviceBlock, Box<DeallocateError>> {
-        let (id, upstream) = (block.id(), UpstreamId::of(&block));
+        let id = block.id();
+        let upstream = UpstreamId::of(&block);
         let inserted = match id.alloc_stream().pool() == Some(self.streams.id()) {
             true => check_allocated(&block, bytes, home.id()).and_then(|()| {
                 self.uses().insert(&self.owner, id.generation(), home, upstream.to_payload())
@@ -184,7 +185,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         };
         let here = block.id().slot();
         let upstream = with_slot(block.into_parts(), UpstreamId::from_payload(payload).slot);
-        let (id, passed) = (upstream.id(), PassedBlock::of(&upstream));
+        let id = upstream.id();
+        let passed = PassedBlock::of(&upstream);
         match self
             .upstream()
             .give_away(upstream)

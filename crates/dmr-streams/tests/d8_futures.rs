@@ -188,7 +188,8 @@ fn an_id_that_names_no_stream_is_the_futures_error() {
     let rig = Rig::new();
     let other = StreamPool::new(rig.device().clone(), StreamPoolConfig::new()).unwrap();
     let lease = rig.stream();
-    let (returned, foreign) = (lease.id(), other.acquire().unwrap());
+    let returned = lease.id();
+    let foreign = other.acquire().unwrap();
     drop(lease);
     for (id, problem) in
         [(returned, StreamProblem::ReturnedLease), (foreign.id(), StreamProblem::OtherPool)]

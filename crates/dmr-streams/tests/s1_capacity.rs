@@ -29,7 +29,8 @@ fn priority_of(stream: &CudaStream) -> i32 {
 
 /// The priorities that the device of the current context has, from the most to the least urgent.
 fn priorities() -> std::ops::RangeInclusive<i32> {
-    let (mut least, mut greatest) = (0, 0);
+    let mut least = 0;
+    let mut greatest = 0;
     // SAFETY: the driver writes one `int` through each pointer.
     unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) }.result().unwrap();
     greatest..=least

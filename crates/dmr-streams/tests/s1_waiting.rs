@@ -59,7 +59,8 @@ fn calls_that_wait_are_served_in_the_order_of_their_arrival() {
     let served = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for number in 0..WAITING {
-            let (rig, served) = (&rig, &served);
+            let rig = &rig;
+            let served = &served;
             scope.spawn(move || {
                 let lease = rig.streams().acquire_timeout(FOREVER).unwrap();
                 served.lock().unwrap().push(number);
@@ -120,7 +121,8 @@ fn timeouts_that_race_with_returned_leases_lose_no_wake_up() {
     let refused = AtomicUsize::new(0);
     thread::scope(|scope| {
         for thread in 0..6_u64 {
-            let (rig, refused) = (&rig, &refused);
+            let rig = &rig;
+            let refused = &refused;
             scope.spawn(move || {
                 for round in 0..2_000_u64 {
                     let timeout = Duration::from_nanos((thread * 977 + round * 131) % 40_000);

@@ -31,7 +31,8 @@ fn second_context(rig: &Rig) -> Arc<CudaContext> {
     // SAFETY: the driver is loaded already.
     let library = LIBRARY_NAMES.iter().find_map(|name| unsafe { Library::new(*name) }.ok());
     let library = library.expect("the driver");
-    let (mut handle, device) = (std::ptr::null_mut(), rig.device().context().cu_device());
+    let mut handle = std::ptr::null_mut();
+    let device = rig.device().context().cu_device();
     // SAFETY: the prototype of cuda.h; the first argument is the address of a handle. The context
     // that is made belongs to what is returned.
     unsafe {
@@ -70,7 +71,8 @@ fn check(rig: &Rig, resource: &dyn DeviceMemoryResource, block: &DeviceBlock, st
 #[test]
 fn the_pools_own_streams_are_not_adopted() {
     let rig = Rig::new();
-    let (first, leased) = (rig.stream(), rig.stream());
+    let first = rig.stream();
+    let leased = rig.stream();
     let [default, own] = [&first, &leased].map(|lease| Arc::clone(lease.stream()));
     let adopt = |stream: &Arc<CudaStream>| rig.streams().adopt(Arc::clone(stream));
     assert_eq!(problem(adopt(&default)), StreamProblem::OwnedByPool);
@@ -139,7 +141,8 @@ fn the_legacy_null_stream_is_used_only_by_name() {
     let resource = tracked(&rig);
     let null = rig.device().context().default_stream();
     assert_eq!(problem(rig.streams().adopt(null)), StreamProblem::LegacyDefault);
-    let (own, legacy) = (rig.stream(), rig.streams().adopt_legacy().unwrap());
+    let own = rig.stream();
+    let legacy = rig.streams().adopt_legacy().unwrap();
     let block = resource.allocate(BYTES, legacy.id(), AllocTag::UNTAGGED).unwrap();
     rig.delay(legacy.id());
     write(&rig, &resource, &block, legacy.id());

@@ -59,7 +59,8 @@ fn check(rig: &Rig, resource: &dyn DeviceMemoryResource, block: &DeviceBlock, on
 fn a_million_streams_are_adopted_and_retired_and_every_id_of_before_is_refused() {
     let rig = rig(3);
     let streams = [(); 2].map(|()| foreign(&rig));
-    let (mut before, mut first) = (Vec::new(), None);
+    let mut before = Vec::new();
+    let mut first = None;
     for cycle in 0..1_000_000 {
         let lease = adopt(&rig, &streams[cycle % 2]).unwrap();
         let id = lease.id();
@@ -95,7 +96,8 @@ fn a_million_streams_are_adopted_and_retired_and_every_id_of_before_is_refused()
 fn the_work_of_the_next_stream_comes_after_that_of_the_retired_one() {
     let rig = rig(1);
     let resource = tracked(&rig);
-    let (stream, next) = (foreign(&rig), foreign(&rig));
+    let stream = foreign(&rig);
+    let next = foreign(&rig);
     let adopted = adopt(&rig, &stream).unwrap();
     let at_home = resource.allocate(BYTES, adopted.id(), TAG).unwrap();
     let used = resource.allocate(BYTES, StreamId::DEFAULT, TAG).unwrap();
@@ -127,7 +129,8 @@ fn the_work_of_the_next_stream_comes_after_that_of_the_retired_one() {
 fn an_allocation_of_the_next_stream_is_not_done_with_the_work_of_the_retired_one() {
     let rig = rig(1);
     let resource = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
-    let (stream, next) = (foreign(&rig), foreign(&rig));
+    let stream = foreign(&rig);
+    let next = foreign(&rig);
     let adopted = adopt(&rig, &stream).unwrap();
     let block = resource.allocate(BYTES, adopted.id(), TAG).unwrap();
     write(&rig, &resource, &block, adopted.id());
@@ -151,7 +154,8 @@ fn an_allocation_of_the_next_stream_is_not_done_with_the_work_of_the_retired_one
 #[test]
 fn a_slot_is_free_when_its_stream_is_retired_and_the_lease_is_dropped() {
     let rig = rig(1);
-    let (stream, next) = (foreign(&rig), foreign(&rig));
+    let stream = foreign(&rig);
+    let next = foreign(&rig);
     let is_full = || match rig.streams().adopt(Arc::clone(&next)) {
         Err(error @ ResourceError::Capacity { limit: 1, .. }) => {
             assert!(error.to_string().contains("`retire_stream`"), "{error}");

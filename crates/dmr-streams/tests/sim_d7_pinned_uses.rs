@@ -38,7 +38,8 @@ fn memory_is_allocated_again_only_when_its_recorded_uses_are_done() {
     for home_uses_it in [false, true] {
         let rig = lazy();
         let [home, away] = [rig.stream(), rig.stream()];
-        let (resource, user) = (pinned(&rig), if home_uses_it { &home } else { &away });
+        let resource = pinned(&rig);
+        let user = if home_uses_it { &home } else { &away };
         let first = resource.allocate(LARGE, home.id(), TAG).unwrap();
         let id = first.id();
         device_writes(&rig, &first, 1, user);
@@ -93,9 +94,11 @@ fn the_race_detector_finds_pinned_memory_that_is_freed_too_early() {
 fn memory_with_an_open_window_is_free_when_the_window_has_closed_and_its_work_is_done() {
     let rig = lazy();
     let [home, away] = [rig.stream(), rig.stream()];
-    let (resource, uses) = (pinned(&rig), rig.streams().uses());
+    let resource = pinned(&rig);
+    let uses = rig.streams().uses();
     let block = resource.allocate(LARGE, home.id(), TAG).unwrap();
-    let (at, id) = (block.ptr(), block.id());
+    let at = block.ptr();
+    let id = block.id();
     let tokens = uses.prepare(&[BlockUse::new(id, Access::Write)], away.id()).unwrap();
     rig.ops().fill_pattern(&block, 0..LARGE, 1, away.id()).unwrap();
     assert_eq!(resource.deallocate(block).unwrap(), BlockState::Retired);
@@ -151,8 +154,8 @@ fn the_host_waits_for_the_uses_of_its_memory_and_not_for_later_work_of_the_strea
 fn the_host_waits_for_uses_of_its_bytes_and_for_no_window_on_others() {
     let rig = lazy();
     let [home, away] = [rig.stream(), rig.stream()];
-    let (memory, uses) =
-        (rig.streams().allocate_pinned(4096, home.id()).unwrap(), rig.streams().uses());
+    let memory = rig.streams().allocate_pinned(4096, home.id()).unwrap();
+    let uses = rig.streams().uses();
     let id = memory.block().id();
     let [left, right] = [0, 2048].map(|at| ByteRange::new(memory.block().ptr() + at, 2048));
     let window = [BlockUse::of_bytes(id, Access::Write, left)];
@@ -179,7 +182,8 @@ fn threads_never_share_a_byte() {
     let streams: Vec<StreamLease> = (0..4).map(|_| rig.stream()).collect();
     std::thread::scope(|scope| {
         for thread in 0..8_usize {
-            let (rig, streams) = (&rig, &streams);
+            let rig = &rig;
+            let streams = &streams;
             scope.spawn(move || {
                 let mut random = SplitMix64::new(thread as u64);
                 let resource = pinned(rig);

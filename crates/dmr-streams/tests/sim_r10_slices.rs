@@ -37,7 +37,8 @@ fn slices(rig: &Rig) -> CudaSlices {
 #[test]
 fn a_block_whose_free_the_driver_refuses_stays_in_the_error() {
     let rig = Rig::simulated();
-    let (slices, home) = (slices(&rig), rig.stream());
+    let slices = slices(&rig);
+    let home = rig.stream();
     let own = rig.device().context().new_stream().unwrap();
     let adopted = slices.adopt(own.alloc_zeros::<u8>(BYTES).unwrap(), home.id(), TAG).unwrap();
     let made = slices.resource().allocate(BYTES, home.id(), TAG).unwrap();
@@ -58,7 +59,8 @@ fn a_block_whose_free_the_driver_refuses_stays_in_the_error() {
 #[test]
 fn a_retired_block_whose_free_the_driver_refuses_stays_retired() {
     let rig = Rig::simulated();
-    let (slices, home) = (slices(&rig), rig.stream());
+    let slices = slices(&rig);
+    let home = rig.stream();
     let memory = slices.resource();
     let block = memory.allocate(BYTES, home.id(), TAG).unwrap();
     let open = memory.prepare_uses(&[BlockUse::new(block.id(), Access::Write)], home.id()).unwrap();
@@ -95,7 +97,8 @@ fn an_allocation_that_fails_loses_no_memory_and_no_error_of_the_program() {
 #[test]
 fn a_slice_of_more_elements_than_the_block_has_is_refused_with_the_block() {
     let rig = Rig::simulated();
-    let (slices, home) = (slices(&rig), rig.stream());
+    let slices = slices(&rig);
+    let home = rig.stream();
     let block = slices.resource().allocate(BYTES, home.id(), TAG).unwrap();
     // SAFETY: any bytes are a value of a `u32`.
     let give_back = |block, len| unsafe { slices.give_back::<u32>(block, len) };

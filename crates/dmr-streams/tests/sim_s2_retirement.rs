@@ -71,7 +71,9 @@ fn launch(
 fn a_stream_with_an_open_window_is_not_retired_and_the_error_names_the_block() {
     for make in RESOURCES {
         let rig = Rig::simulated();
-        let (resource, own, (stream, adopted)) = (make(&rig), rig.stream(), foreign(&rig));
+        let resource = make(&rig);
+        let own = rig.stream();
+        let (stream, adopted) = foreign(&rig);
         let block = resource.allocate(BYTES, own.id(), TAG).unwrap();
         let uses = [BlockUse::new(block.id(), Access::Write)];
         let tokens = resource.prepare_uses(&uses, adopted.id()).unwrap();
@@ -96,7 +98,9 @@ fn a_stream_with_an_open_window_is_not_retired_and_the_error_names_the_block() {
 #[test]
 fn each_window_counts_until_it_is_closed_by_any_thread_and_in_any_way() {
     let rig = Rig::simulated();
-    let (resource, own, (stream, adopted)) = (tracked(&rig), rig.stream(), foreign(&rig));
+    let resource = tracked(&rig);
+    let own = rig.stream();
+    let (stream, adopted) = foreign(&rig);
     let blocks: Vec<_> = (0..3).map(|_| resource.allocate(BYTES, own.id(), TAG).unwrap()).collect();
     let uses: Vec<_> = blocks.iter().map(|block| BlockUse::new(block.id(), Access::Read)).collect();
     let is_refused = || rig.streams().retire_stream(&adopted).is_err();
@@ -128,7 +132,9 @@ fn each_window_counts_until_it_is_closed_by_any_thread_and_in_any_way() {
 #[test]
 fn a_launch_that_cannot_be_prepared_does_not_keep_its_stream() {
     let rig = Rig::simulated();
-    let (resource, own, (stream, adopted)) = (tracked(&rig), rig.stream(), foreign(&rig));
+    let resource = tracked(&rig);
+    let own = rig.stream();
+    let (stream, adopted) = foreign(&rig);
     let [free, used] = [(); 2].map(|()| resource.allocate(BYTES, own.id(), TAG).unwrap());
     let held = resource.prepare_block_use(used.id(), own.id(), Access::Write).unwrap();
     let uses = [&free, &used].map(|block| BlockUse::new(block.id(), Access::Write));
@@ -147,7 +153,8 @@ fn a_launch_that_cannot_be_prepared_does_not_keep_its_stream() {
 #[test]
 fn a_forgotten_launch_keeps_its_stream() {
     let rig = Rig::simulated();
-    let (resource, (stream, adopted)) = (tracked(&rig), foreign(&rig));
+    let resource = tracked(&rig);
+    let (stream, adopted) = foreign(&rig);
     let block = resource.allocate(BYTES, rig.streams().default_stream(), TAG).unwrap();
     let uses = [BlockUse::new(block.id(), Access::Read)];
     std::mem::forget(resource.prepare_uses(&uses, adopted.id()).unwrap());
@@ -166,7 +173,9 @@ fn a_forgotten_launch_keeps_its_stream() {
 #[test]
 fn retiring_with_a_timeout_waits_for_a_launch_that_another_thread_finishes() {
     let rig = Rig::simulated();
-    let (resource, own, (stream, adopted)) = (tracked(&rig), rig.stream(), foreign(&rig));
+    let resource = tracked(&rig);
+    let own = rig.stream();
+    let (stream, adopted) = foreign(&rig);
     let block = resource.allocate(BYTES, own.id(), TAG).unwrap();
     let window = resource.prepare_block_use(block.id(), adopted.id(), Access::Write).unwrap();
     rig.ops().fill_pattern(&block, 0..BYTES, 7, adopted.id()).unwrap();
@@ -251,13 +260,18 @@ fn no_call_touches_a_stream_that_was_retired() {
 /// Returns whether the stream was retired while the call was held; `None` if there is no such call.
 fn hold_one(make: fn(&Rig) -> Resource, name: &str, run: Scenario, nth: u64) -> Option<bool> {
     let rig = Rig::simulated();
-    let (resource, own, (stream, adopted)) = (make(&rig), rig.stream(), foreign(&rig));
+    let resource = make(&rig);
+    let own = rig.stream();
+    let (stream, adopted) = foreign(&rig);
     run(&rig, &resource, adopted.id(), own.id()).unwrap();
     let (sent, received) = channel();
     let at_once = std::thread::scope(|scope| {
         // In here: a test that fails lets the other thread go.
         let hold = rig.universe().hold_call_number(nth);
-        let (rig, resource, own, adopted) = (&rig, &resource, &own, &adopted);
+        let rig = &rig;
+        let resource = &resource;
+        let own = &own;
+        let adopted = &adopted;
         let held = scope.spawn(move || {
             let outcome = run(rig, resource, adopted.id(), own.id());
             let _ = sent.send(());
@@ -298,7 +312,9 @@ fn hold_one(make: fn(&Rig) -> Resource, name: &str, run: Scenario, nth: u64) -> 
 #[test]
 fn dropping_a_resource_does_not_touch_the_retired_home_of_what_is_pending() {
     let rig = Rig::simulated();
-    let (resource, own, (stream, adopted)) = (tracked(&rig), rig.stream(), foreign(&rig));
+    let resource = tracked(&rig);
+    let own = rig.stream();
+    let (stream, adopted) = foreign(&rig);
     let block = resource.allocate(BYTES, adopted.id(), TAG).unwrap();
     rig.delay(own.id());
     launch(&rig, &*resource, own.id(), Access::Write, &block);
@@ -315,7 +331,9 @@ fn dropping_a_resource_does_not_touch_the_retired_home_of_what_is_pending() {
 #[test]
 fn dropping_a_resource_frees_what_is_done_with_and_has_a_retired_home() {
     let rig = Rig::simulated();
-    let (resource, own, (stream, adopted)) = (tracked(&rig), rig.stream(), foreign(&rig));
+    let resource = tracked(&rig);
+    let own = rig.stream();
+    let (stream, adopted) = foreign(&rig);
     let block = resource.allocate(BYTES, adopted.id(), TAG).unwrap();
     rig.delay(own.id());
     launch(&rig, &*resource, own.id(), Access::Write, &block);
@@ -330,7 +348,9 @@ fn dropping_a_resource_frees_what_is_done_with_and_has_a_retired_home() {
 #[test]
 fn a_retirement_that_fails_changes_nothing() {
     let rig = Rig::simulated();
-    let (resource, own, (stream, adopted)) = (tracked(&rig), rig.stream(), foreign(&rig));
+    let resource = tracked(&rig);
+    let own = rig.stream();
+    let (stream, adopted) = foreign(&rig);
     let block = resource.allocate(BYTES, adopted.id(), TAG).unwrap();
     rig.universe().fail_nth("cuEventRecord", 1, 999);
     let failed = rig.streams().retire_stream(&adopted).unwrap_err();
@@ -356,7 +376,9 @@ fn a_retirement_that_fails_changes_nothing() {
 #[test]
 fn a_call_that_begins_while_its_stream_is_being_retired_succeeds() {
     let rig = Rig::simulated();
-    let (resource, own, (stream, adopted)) = (driver_pool(&rig), rig.stream(), foreign(&rig));
+    let resource = driver_pool(&rig);
+    let own = rig.stream();
+    let (stream, adopted) = foreign(&rig);
     let block = resource.allocate(BYTES, own.id(), TAG).unwrap();
     std::thread::scope(|scope| {
         let hold = rig.universe().hold_after_nth("cuEventRecord", 1);

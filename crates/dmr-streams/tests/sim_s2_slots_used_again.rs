@@ -126,7 +126,9 @@ fn threads_find_the_last_work_of_a_slot_while_its_streams_change() {
         (0..3).map(|_| resource.allocate(BYTES, StreamId::DEFAULT, TAG).unwrap()).collect();
     std::thread::scope(|scope| {
         for block in &blocks {
-            let (rig, resource, is_over) = (&rig, &resource, &is_over);
+            let rig = &rig;
+            let resource = &resource;
+            let is_over = &is_over;
             let lease = rig.stream();
             scope.spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {

@@ -23,7 +23,8 @@ fn block_of(streams: &StreamPool, owner: &BlockOwner, home: StreamId) -> BlockId
 fn a_panic_of_a_free_leaves_the_other_closed_blocks_to_the_next_call() {
     let rig = Rig::simulated();
     let owner = &rig.streams().register();
-    let (uses, stream) = (rig.streams().uses(), rig.stream());
+    let uses = rig.streams().uses();
+    let stream = rig.stream();
     let blocks = BlocksInUse::new(owner);
     for at in 0..3 {
         let block = block_of(rig.streams(), owner, stream.id());

@@ -55,7 +55,8 @@ fn no_driver_call_that_fails_loses_memory_order_or_accounting() {
             assert_eq!(usage.total_allocated, usage.total_freed + usage.outstanding());
         };
         let allocate = |bytes| insist(|| resource.allocate(bytes, a, AllocTag::UNTAGGED));
-        let (first, second) = (allocate(64), allocate(128));
+        let first = allocate(64);
+        let second = allocate(128);
         exact(192);
         write(rig, &resource, &first, b);
         write(rig, &resource, &first, c);
@@ -114,7 +115,8 @@ fn a_reap_reports_the_first_driver_error_loses_nothing_and_can_be_repeated() {
 #[test]
 fn a_free_that_finds_the_device_lost_succeeds() {
     let prepare = |rig: &Rig| {
-        let (resource, [home, other]) = (tracked(rig), [rig.stream(), rig.stream()]);
+        let resource = tracked(rig);
+        let [home, other] = [rig.stream(), rig.stream()];
         let [at_home, elsewhere] =
             [64, 128].map(|bytes| resource.allocate(bytes, home.id(), AllocTag::UNTAGGED).unwrap());
         write(rig, &resource, &at_home, home.id());
@@ -135,7 +137,8 @@ fn a_free_that_finds_the_device_lost_succeeds() {
 fn on_a_lost_device_blocks_come_back_and_no_driver_call_is_made() {
     // What is retired is not done with when the device is lost.
     let rig = Rig::in_universe(&Universe::builder().policy(Policy::Lazy).build().unwrap());
-    let (resource, [home, other]) = (tracked(&rig), [rig.stream(), rig.stream()]);
+    let resource = tracked(&rig);
+    let [home, other] = [rig.stream(), rig.stream()];
     let allocate = || resource.allocate(64, home.id(), AllocTag::UNTAGGED);
     let blocks = [(); 3].map(|()| allocate().unwrap());
     blocks[1..].iter().for_each(|block| write(&rig, &resource, block, other.id()));

@@ -43,7 +43,9 @@ fn is_foreign(released: Released) -> bool {
 #[test]
 fn a_block_that_was_released_in_a_window_leaves_its_slot_once_that_has_closed() {
     let rig = Rig::simulated();
-    let (owner, stream, uses) = (&rig.streams().register(), rig.stream(), rig.streams().uses());
+    let owner = &rig.streams().register();
+    let stream = rig.stream();
+    let uses = rig.streams().uses();
     let block = occupy(rig.streams(), reserve(uses, owner, stream.id()), stream.id());
     let window = [BlockUse::new(block, Access::Read)];
     let tokens = uses.prepare(&window, stream.id()).unwrap();
@@ -64,7 +66,9 @@ fn a_block_that_was_released_in_a_window_leaves_its_slot_once_that_has_closed() 
 #[test]
 fn a_live_block_does_not_leave_as_a_retired_one() {
     let rig = Rig::simulated();
-    let (owner, stream, uses) = (&rig.streams().register(), rig.stream(), rig.streams().uses());
+    let owner = &rig.streams().register();
+    let stream = rig.stream();
+    let uses = rig.streams().uses();
     let block = occupy(rig.streams(), reserve(uses, owner, stream.id()), stream.id());
     assert!(release_retired(uses, owner, block).is_none());
     let window = [BlockUse::new(block, Access::Read)];
@@ -80,7 +84,8 @@ fn the_id_of_a_block_is_not_enough_to_remove_it_from_its_slot() {
     let rig = Rig::simulated();
     let [home, user] = [rig.stream(), rig.stream()];
     let uses = rig.streams().uses();
-    let (owner, other) = (&rig.streams().register(), &rig.streams().register());
+    let owner = &rig.streams().register();
+    let other = &rig.streams().register();
     let block = occupy(rig.streams(), reserve(uses, owner, home.id()), home.id());
     let window = [BlockUse::new(block, Access::Write)];
     uses.finish(uses.prepare(&window, user.id()).unwrap()).unwrap();
@@ -103,7 +108,8 @@ fn the_id_of_a_block_is_not_enough_to_remove_it_from_its_slot() {
 
 #[test]
 fn a_slot_is_for_blocks_of_its_own_table() {
-    let (rig, other) = (Rig::simulated(), Rig::simulated());
+    let rig = Rig::simulated();
+    let other = Rig::simulated();
     let owner = &rig.streams().register();
     let [(uses, stream), (elsewhere, foreign)] =
         [&rig, &other].map(|rig| (rig.streams().uses(), rig.streams().default_stream()));
@@ -120,7 +126,8 @@ fn a_slot_is_for_blocks_of_its_own_table() {
 #[test]
 fn a_slot_that_is_vacated_is_the_next_one_of_the_stream_that_it_was_reserved_for() {
     let rig = Rig::simulated();
-    let (owner, uses) = (&rig.streams().register(), rig.streams().uses());
+    let owner = &rig.streams().register();
+    let uses = rig.streams().uses();
     let [home, borrower] = [rig.stream(), rig.stream()];
     let block = occupy(rig.streams(), reserve(uses, owner, home.id()), borrower.id());
     uses.vacate(expect_free(release(uses, owner, block)));
@@ -131,7 +138,8 @@ fn a_slot_that_is_vacated_is_the_next_one_of_the_stream_that_it_was_reserved_for
 #[test]
 fn a_block_whose_free_has_failed_is_live_again_with_all_its_uses() {
     let rig = Rig::simulated();
-    let (owner, uses) = (&rig.streams().register(), rig.streams().uses());
+    let owner = &rig.streams().register();
+    let uses = rig.streams().uses();
     let [home, user] = [rig.stream(), rig.stream()];
     let block = occupy(rig.streams(), reserve(uses, owner, home.id()), home.id());
     let window = [BlockUse::new(block, Access::Write)];
@@ -153,7 +161,8 @@ fn a_block_whose_free_has_failed_is_live_again_with_all_its_uses() {
 #[test]
 fn a_block_that_is_deferred_is_retired_until_its_slot_is_taken() {
     let rig = Rig::simulated();
-    let (owner, uses) = (&rig.streams().register(), rig.streams().uses());
+    let owner = &rig.streams().register();
+    let uses = rig.streams().uses();
     let stream = rig.stream();
     let block = occupy(rig.streams(), reserve(uses, owner, stream.id()), stream.id());
     uses.defer(expect_free(release(uses, owner, block)));
@@ -170,8 +179,10 @@ fn a_block_that_is_deferred_is_retired_until_its_slot_is_taken() {
 #[test]
 fn a_slot_that_was_reserved_anew_restores_no_block() {
     let rig = Rig::simulated();
-    let (owner, other) = (&rig.streams().register(), &rig.streams().register());
-    let (uses, stream) = (rig.streams().uses(), rig.stream());
+    let owner = &rig.streams().register();
+    let other = &rig.streams().register();
+    let uses = rig.streams().uses();
+    let stream = rig.stream();
     let block = occupy(rig.streams(), reserve(uses, owner, stream.id()), stream.id());
     uses.vacate(expect_free(release(uses, owner, block)));
     let slot = reserve(uses, other, stream.id());
@@ -184,7 +195,9 @@ fn a_slot_that_was_reserved_anew_restores_no_block() {
 #[test]
 fn a_token_has_no_window_in_the_slots_next_block() {
     let rig = Rig::simulated();
-    let (owner, stream, uses) = (&rig.streams().register(), rig.stream(), rig.streams().uses());
+    let owner = &rig.streams().register();
+    let stream = rig.stream();
+    let uses = rig.streams().uses();
     let first = occupy(rig.streams(), reserve(uses, owner, stream.id()), stream.id());
     let tokens = uses.prepare(&[BlockUse::new(first, Access::Write)], stream.id()).unwrap();
     assert!(matches!(release(uses, owner, first), Released::InUse { .. }));
@@ -208,9 +221,12 @@ fn settled(blocks: &BlocksInUse<&'static str>) -> Vec<&'static str> {
 #[test]
 fn a_closed_block_comes_to_its_owner_and_a_forgotten_window_costs_nothing() {
     let rig = Rig::simulated();
-    let (owner, other) = (&rig.streams().register(), &rig.streams().register());
-    let (uses, stream) = (rig.streams().uses(), rig.stream());
-    let (blocks, others) = (BlocksInUse::new(owner), BlocksInUse::new(other));
+    let owner = &rig.streams().register();
+    let other = &rig.streams().register();
+    let uses = rig.streams().uses();
+    let stream = rig.stream();
+    let blocks = BlocksInUse::new(owner);
+    let others = BlocksInUse::new(other);
     let [closed, cancelled, forgotten] = [(); 3].map(|()| {
         let block = occupy(rig.streams(), reserve(uses, owner, stream.id()), stream.id());
         let window = [BlockUse::new(block, Access::Read)];

@@ -108,7 +108,8 @@ fn a_free_is_refused_while_its_home_stream_captures() {
         let window = resource.prepare_block_use(block.id(), user.id(), Access::Write).unwrap();
         rig.ops().fill_pattern(&block, 0..BYTES, 7, user.id()).unwrap();
         resource.finish_uses(window).unwrap();
-        let (id, before) = (block.id(), resource.usage());
+        let id = block.id();
+        let before = resource.usage();
         home.stream().begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
         let refused = resource.deallocate(block).unwrap_err();
         assert_eq!(refused.error, ResourceError::stream_capturing(home.id()));

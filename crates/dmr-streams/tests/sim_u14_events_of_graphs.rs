@@ -18,7 +18,8 @@ fn a_use_whose_event_went_into_a_graph_that_has_ended_is_waited_for_all_the_same
     let rig = Rig::simulated();
     let streams = Arc::clone(rig.streams());
     let resource = Tracked::new(DirectCudaResource::new(Arc::clone(&streams)), streams).unwrap();
-    let (home, other) = (rig.stream(), rig.stream());
+    let home = rig.stream();
+    let other = rig.stream();
     let block = resource.allocate(BYTES, home.id(), AllocTag::UNTAGGED).unwrap();
     let write = [BlockUse::new(block.id(), Access::Write)];
     let tokens = resource.prepare_uses(&write, home.id()).unwrap();

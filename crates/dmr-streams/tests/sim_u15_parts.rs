@@ -57,7 +57,8 @@ impl Scene {
 
     /// Submits work with these bytes and no others: fills for a write, checks for a read.
     fn work(&self, stream: usize, access: Access, part: Range<usize>) {
-        let (ops, on) = (self.rig.ops(), self.on(stream));
+        let ops = self.rig.ops();
+        let on = self.on(stream);
         match access.writes() {
             true => ops.fill_pattern(&self.block, part, 7, on).unwrap(),
             false => ops.check_pattern(&self.block, part, 7, on, 0).unwrap(),
@@ -151,7 +152,8 @@ fn a_window_on_a_part_refuses_overlapping_uses_of_other_streams_only() {
     for held in [Write, ReadWrite, Read] {
         let window = scene.open(1, held, part.clone()).unwrap();
         let free = [0..256, 512..BYTES, 300..300];
-        let (one_byte_each, all) = ([255..257, 511..513, 511..512, 400..401], 0..BYTES);
+        let one_byte_each = [255..257, 511..513, 511..512, 400..401];
+        let all = 0..BYTES;
         for other in free {
             scene.resource.cancel_uses(scene.open(2, Write, other).unwrap()).unwrap();
         }
@@ -168,7 +170,8 @@ fn a_window_on_a_part_refuses_overlapping_uses_of_other_streams_only() {
             read.map(|tokens| scene.resource.cancel_uses(tokens).unwrap()).ok();
         }
         let whole = |access| {
-            let (id, on) = (scene.block.id(), scene.on(2));
+            let id = scene.block.id();
+            let on = scene.on(2);
             scene.resource.prepare_block_use(id, on, access).map(drop)
         };
         assert!(matches!(whole(Write), Err(ResourceError::WindowConflict { .. })));

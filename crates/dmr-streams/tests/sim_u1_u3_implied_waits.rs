@@ -25,8 +25,10 @@ fn streams_that_have_waited_for_each_other_do_not_hide_each_others_allocations()
     let allocate = |on: &dmr_streams::StreamLease| {
         resource.allocate(256, on.id(), AllocTag::UNTAGGED).unwrap()
     };
-    let (fresh_of_a, fresh_of_b) = (allocate(&a), allocate(&b));
-    let (of_a, of_b) = (allocate(&a), allocate(&b));
+    let fresh_of_a = allocate(&a);
+    let fresh_of_b = allocate(&b);
+    let of_a = allocate(&a);
+    let of_b = allocate(&b);
     launch(&resource, a.id(), Access::Write, &[&of_a]);
     launch(&resource, b.id(), Access::Write, &[&of_b]);
     // From now on the latest event of each stream stands for the other's allocation as well.

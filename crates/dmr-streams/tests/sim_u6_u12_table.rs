@@ -51,7 +51,8 @@ fn blocks_that_live_at_the_same_time_have_slots_of_their_own() {
 
 #[test]
 fn a_use_of_a_block_of_another_stream_pool_is_refused_as_such_and_a_stale_one_as_freed() {
-    let (rig, other) = (Rig::simulated(), Rig::simulated());
+    let rig = Rig::simulated();
+    let other = Rig::simulated();
     let [resource, of_other] = [&rig, &other].map(tracked);
     let [stream, foreign] = [rig.stream(), other.stream()];
     let block = of_other.allocate(256, foreign.id(), AllocTag::UNTAGGED).unwrap();

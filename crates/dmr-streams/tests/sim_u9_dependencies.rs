@@ -81,8 +81,10 @@ fn a_few_queries_find_what_is_done_of_many_uses() {
 /// T2: numbers of another pool say nothing about the streams of this one.
 #[test]
 fn dependencies_of_another_pool_are_refused() {
-    let (rig, other) = (Rig::simulated(), Rig::simulated());
-    let (stream, foreign) = (rig.stream(), other.stream());
+    let rig = Rig::simulated();
+    let other = Rig::simulated();
+    let stream = rig.stream();
+    let foreign = other.stream();
     let uses = rig.streams().uses();
     let of_other = Dependencies::on(foreign.id(), 1);
     let mut mixed = Dependencies::on(stream.id(), 1);
@@ -132,7 +134,8 @@ fn a_driver_error_is_neither_done_nor_not_done() {
 fn an_id_that_names_no_stream_of_the_pool_is_refused() {
     let rig = Rig::simulated();
     let _second = rig.stream();
-    let (pool, owner) = (rig.streams(), rig.streams().register());
+    let pool = rig.streams();
+    let owner = rig.streams().register();
     let beyond = StreamId::from_parts(pool.id(), StreamId::MAX_SLOTS - 1, 0).unwrap();
     let is_misuse = |error| matches!(error, ResourceError::StreamMisuse { .. });
     let on = Dependencies::on(beyond, 1);

@@ -62,7 +62,8 @@ fn an_id_that_was_never_issued_is_refused() {
 fn a_lease_that_ends_while_its_id_is_being_used_leaves_no_other_stream_behind() {
     let rig = Rig::new();
     let first = rig.stream();
-    let (id, handle) = (first.id(), first.stream().cu_stream() as usize);
+    let id = first.id();
+    let handle = first.stream().cu_stream() as usize;
     std::thread::scope(|scope| {
         let user = scope.spawn(|| {
             loop {

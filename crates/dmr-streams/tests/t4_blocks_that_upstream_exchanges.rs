@@ -34,11 +34,13 @@ fn number(block: &DeviceBlock) -> u64 {
 #[test]
 fn a_block_that_upstream_keeps_is_not_returned_to_its_caller() {
     let rig = Rig::new();
-    let (tracked, stream) = (tracked(&rig), rig.stream());
+    let tracked = tracked(&rig);
+    let stream = rig.stream();
     let upstream = tracked.upstream();
     let other = upstream.allocate(BYTES, stream.id(), TAG).unwrap();
     let block = tracked.allocate(BYTES, stream.id(), TAG).unwrap();
-    let (id, numbers) = (block.id(), [number(&block), number(&other)]);
+    let id = block.id();
+    let numbers = [number(&block), number(&other)];
     upstream.refuse_with(other);
     let refused = tracked.deallocate(block).unwrap_err();
     assert_names(&refused.error, numbers);
@@ -59,11 +61,13 @@ fn a_block_that_upstream_keeps_is_not_returned_to_its_caller() {
 #[test]
 fn a_retired_block_that_upstream_keeps_is_not_passed_to_it_again() {
     let rig = Rig::new();
-    let (tracked, stream) = (tracked(&rig), rig.stream());
+    let tracked = tracked(&rig);
+    let stream = rig.stream();
     let upstream = tracked.upstream();
     let other = upstream.allocate(BYTES, stream.id(), TAG).unwrap();
     let block = tracked.allocate(BYTES, stream.id(), TAG).unwrap();
-    let (id, numbers) = (block.id(), [number(&block), number(&other)]);
+    let id = block.id();
+    let numbers = [number(&block), number(&other)];
     let mut tokens = UseTokens::new(stream.id());
     tracked.prepare(&[BlockUse::new(id, Access::Read)], &mut tokens).unwrap();
     // In an open window, so it is retired.
@@ -85,7 +89,8 @@ fn a_retired_block_that_upstream_keeps_is_not_passed_to_it_again() {
 #[test]
 fn a_block_of_another_home_stream_or_size_is_refused_and_deallocated() {
     let rig = Rig::new();
-    let (tracked, [home, away]) = (tracked(&rig), [rig.stream(), rig.stream()]);
+    let tracked = tracked(&rig);
+    let [home, away] = [rig.stream(), rig.stream()];
     let upstream = tracked.upstream();
     for (bytes, stream) in [(BYTES, &away), (BYTES - 1, &home), (BYTES + 1, &home)] {
         upstream.allocate_instead(upstream.upstream().allocate(bytes, stream.id(), TAG).unwrap());

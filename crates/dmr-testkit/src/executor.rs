@@ -18,7 +18,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// If the future is not ready after 30 s.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(&waker);
     let start = Instant::now();
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {

@@ -328,7 +328,8 @@ unsafe extern "C" fn permissions_assign(_: *mut c_void, desc: *const c_void) {
 }
 
 unsafe extern "C" fn permissions_bind(_: *mut c_void, object: *mut c_void, scope: u32, flags: u32) {
-    let (object, own) = (object as u64, thread::current().id());
+    let object = object as u64;
+    let own = thread::current().id();
     let known = with(|state| {
         state.bound.retain(|(thread, _)| *thread != own);
         state.bound.push((own, object));

@@ -48,7 +48,8 @@ impl Stage {
     /// Leases the streams and loads the kernels, so that a scenario makes only its own
     /// driver calls.
     pub fn new(rig: &Rig, resource: Arc<dyn DeviceMemoryResource>) -> Self {
-        let (ops, leases) = (Arc::clone(rig.ops()), [rig.stream(), rig.stream(), rig.stream()]);
+        let ops = Arc::clone(rig.ops());
+        let leases = [rig.stream(), rig.stream(), rig.stream()];
         let stage = Self { ops, resource, leases };
         let [a, ..] = stage.streams();
         let block = stage.allocate(a).expect("a block");

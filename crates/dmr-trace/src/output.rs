@@ -25,7 +25,8 @@ pub fn refuse_overwrite(trace: &Path, output: &Path) -> Result<(), TraceError> {
 #[cfg(unix)]
 fn is_same_file(a: &Path, b: &Path) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
-    let (a, b) = (a.metadata()?, b.metadata()?);
+    let a = a.metadata()?;
+    let b = b.metadata()?;
     Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
 }
 

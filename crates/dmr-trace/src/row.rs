@@ -235,7 +235,9 @@ fn time_of_day(field: &[u8]) -> Option<u64> {
         };
         Some((whole, nanoseconds))
     };
-    let ((hours, _), (minutes, _), (seconds, fraction)) = (below(24)?, below(60)?, below(61)?);
+    let (hours, _) = below(24)?;
+    let (minutes, _) = below(60)?;
+    let (seconds, fraction) = below(61)?;
     Some(((hours * 60 + minutes) * 60 + seconds) * 1_000_000_000 + fraction)
 }
 

@@ -43,7 +43,8 @@ struct Memory<'a>(&'a Summary);
 
 impl fmt::Display for Memory<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (live, reserved) = (self.0.peak_live_bytes, self.0.peak_reserved_bytes);
+        let live = self.0.peak_live_bytes;
+        let reserved = self.0.peak_reserved_bytes;
         write!(f, "live {} peak · reserved {} peak", size(live), size(reserved))?;
         if live > 0 {
             write!(f, " ({:.2}x)", reserved as f64 / live as f64)?;

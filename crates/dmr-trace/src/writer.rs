@@ -110,7 +110,8 @@ impl fmt::Display for TimeOfDay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = self.0 / 1000;
         let seconds = micros / 1_000_000;
-        let (hours, minutes) = (seconds / 3600 % 24, seconds / 60 % 60);
+        let hours = seconds / 3600 % 24;
+        let minutes = seconds / 60 % 60;
         write!(f, "{hours:02}:{minutes:02}:{:02}.{:06}", seconds % 60, micros % 1_000_000)
     }
 }

@@ -22,7 +22,8 @@ fn a_block_allocated_twice_fails_and_both_lines_are_named() {
     let fake = Fake::with(Faults { twice: Some(2), ..Faults::default() });
     let summary = fake.replay_verified(TRACE).unwrap();
     assert_eq!(summary.verdict(), ["1 overlap", "1 corrupt block"]);
-    let (overlap, corrupt) = (summary.overlaps.first[0], summary.corrupt_blocks.first[0]);
+    let overlap = summary.overlaps.first[0];
+    let corrupt = summary.corrupt_blocks.first[0];
     assert_eq!((overlap.line, overlap.other_line), (3, 2));
     assert_eq!((corrupt.line, corrupt.free_line, corrupt.offset), (2, Some(6), 0));
     let details = summary.details().join("\n");

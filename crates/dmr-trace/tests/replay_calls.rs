@@ -149,7 +149,8 @@ fn the_observer_is_called_for_each_row_before_its_call_and_for_the_progress() {
             self.1 = Some(progress);
         }
     }
-    let (fake, mut heard) = (Fake::new(), Heard::default());
+    let fake = Fake::new();
+    let mut heard = Heard::default();
     Replay::new(&fake).run(reader(TRACE), &mut fake.streams(2), &mut heard).unwrap();
     assert_eq!(heard.0[..6], [Some(2), Some(3), Some(4), Some(5), Some(6), None]);
     assert_eq!(heard.1.map(|progress| progress.rows), Some(5));

@@ -66,7 +66,8 @@ fn a_log_that_does_not_fit_into_memory_is_sorted_in_a_file() {
     assert!(text.len() > 24 << 20);
     let mut seen = 0;
     for (row, expected) in reader(text).map(Result::unwrap).zip(0..) {
-        let (ptr, record) = (row.record.ptr, row.record);
+        let ptr = row.record.ptr;
+        let record = row.record;
         assert_eq!((record.order, order(ptr)), (expected, expected));
         assert_eq!((row.line, record.bytes), (ptr + 2, ptr % 77 + 1));
         seen += 1;
@@ -108,7 +109,9 @@ fn program(lives: &[Life]) -> Vec<AllocationRecord> {
         let at = at + 1 + (block * 7919) % (events.len() - at);
         events.insert(at, (*frees, RecordAction::Deallocate, block));
     }
-    let (mut free, mut addresses, mut calls) = (Vec::new(), HashMap::new(), Vec::new());
+    let mut free = Vec::new();
+    let mut addresses = HashMap::new();
+    let mut calls = Vec::new();
     for ((thread, action, block), order) in events.into_iter().zip(1_000..) {
         let ptr = match action {
             RecordAction::Allocate => {

@@ -65,12 +65,15 @@ fn double(
     twice: &CudaFunction,
     host: &[f32],
 ) -> Result<Vec<f32>, Box<dyn Error>> {
-    let (load, compute) = (gpu.streams().acquire()?, gpu.streams().acquire()?);
+    let load = gpu.streams().acquire()?;
+    let compute = gpu.streams().acquire()?;
     let x = DeviceBuffer::from_host(gpu, &load, host)?;
     let mut y = DeviceBuffer::<f32>::zeroed(gpu, &compute, x.len())?;
 
     let mut launch = LaunchRecorder::new_strict(&compute);
-    let (from, to, n) = (launch.read(&x), launch.write(&mut y), x.len() as u32);
+    let from = launch.read(&x);
+    let to = launch.write(&mut y);
+    let n = x.len() as u32;
     // SAFETY: the kernel takes two addresses and a count, and stays inside both buffers.
     launch.launch(gpu, |stream| unsafe {
         let config = LaunchConfig::for_num_elems(n);

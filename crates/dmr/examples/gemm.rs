@@ -148,7 +148,8 @@ impl Machine {
         let module = gpu.device().context().load_module(Ptx::from_src(PTX))?;
         let produce = module.load_function("produce")?;
         let multiply = simulated.as_ref().map(|_| module.load_function("multiply")).transpose()?;
-        let (load, compute) = (gpu.streams().acquire()?, gpu.streams().acquire()?);
+        let load = gpu.streams().acquire()?;
+        let compute = gpu.streams().acquire()?;
         let machine = Self { simulated, gpu, ops, load, compute, produce, multiply };
         // The first delay compiles its kernel.
         machine.ops.delay(machine.load.id(), 1)?;
@@ -172,7 +173,8 @@ impl Machine {
         play: impl Fn(u32) -> Outcome<Vec<f32>>,
     ) -> Outcome<u32> {
         let races = || self.simulated.as_ref().map_or(0, |universe| universe.reports().len());
-        let (mut wrong, mut wrong_or_raced) = (0, 0);
+        let mut wrong = 0;
+        let mut wrong_or_raced = 0;
         for seed in 1..=rounds {
             let before = races();
             let is_wrong = play(seed)? != product(seed);
@@ -190,7 +192,9 @@ impl Machine {
     /// Two operands that are still being produced on the stream `load`, and the product's buffer.
     fn operands(&self, seed: u32) -> Outcome<[DeviceBuffer<f32>; 3]> {
         let zeros = || DeviceBuffer::<f32>::zeroed(&self.gpu, &self.load, N * N);
-        let (mut a, mut b, c) = (zeros()?, zeros()?, zeros()?);
+        let mut a = zeros()?;
+        let mut b = zeros()?;
+        let c = zeros()?;
         self.gpu.device().synchronize()?;
         let launch = LaunchRecorder::new_strict(&self.load);
         let n = (N * N) as u32;
@@ -230,7 +234,9 @@ impl Machine {
             let slice = unsafe { self.compute.stream().upgrade_device_ptr::<f32>(ptr, N * N) };
             ManuallyDrop::new(slice)
         };
-        let (slice_a, slice_b, mut slice_c) = (slice(&a), slice(&b), slice(&c));
+        let slice_a = slice(&a);
+        let slice_b = slice(&b);
+        let mut slice_c = slice(&c);
         multiply.run(&*slice_a, &*slice_b, &mut *slice_c)?;
         let product = self.compute.stream().clone_dtoh(&*slice_c)?;
         self.compute.stream().synchronize()?;
@@ -252,9 +258,17 @@ impl Multiply<'_> {
     {
         match self {
             Self::CuBlas(blas) => {
-                let (n, plain) = (N as i32, cublasOperation_t::CUBLAS_OP_N);
-                let (transa, transb, m, k, lda, ldb, ldc) = (plain, plain, n, n, n, n, n);
-                let (alpha, beta) = (1.0, 0.0);
+                let n = N as i32;
+                let plain = cublasOperation_t::CUBLAS_OP_N;
+                let transa = plain;
+                let transb = plain;
+                let m = n;
+                let k = n;
+                let lda = n;
+                let ldb = n;
+                let ldc = n;
+                let alpha = 1.0;
+                let beta = 0.0;
                 let config = GemmConfig { transa, transb, m, n, k, alpha, lda, ldb, beta, ldc };
                 // SAFETY: each matrix has `n * n` elements.
                 unsafe { blas.gemm(config, a, b, c) }?;
@@ -276,7 +290,8 @@ impl Multiply<'_> {
 fn product(seed: u32) -> Vec<f32> {
     let x: Vec<f32> = (0..N * N).map(|i| (seed + i as u32 % 3) as f32).collect();
     let element = |i: usize| {
-        let (row, column) = (i % N, i / N);
+        let row = i % N;
+        let column = i / N;
         (0..N).map(|k| x[k * N + row] * x[column * N + k]).sum()
     };
     (0..N * N).map(element).collect()

@@ -68,7 +68,8 @@ fn print_row(name: &str, without: f64, with: Option<f64>) {
 /// Copies between buffers of two runtimes. Returns GB/s.
 fn measure(runtimes: &[DeviceRuntime; 2], load: Load) -> Result<f64, Box<dyn Error>> {
     let [first, second] = runtimes;
-    let (a, b) = (first.streams().acquire()?, second.streams().acquire()?);
+    let a = first.streams().acquire()?;
+    let b = second.streams().acquire()?;
     let source = DeviceBuffer::<u8>::zeroed(first, &a, load.bytes)?;
     let mut target = DeviceBuffer::<u8>::zeroed(second, &b, load.bytes)?;
     time(second, load, || Ok(target.copy_from_peer(&source, &a, &b)?))
@@ -83,7 +84,8 @@ fn measure_bare(runtimes: &[DeviceRuntime; 2], load: Load) -> Result<f64, Box<dy
         // SAFETY: the context is current. The memory is freed below.
         Ok::<_, Box<dyn Error>>(unsafe { result::malloc_sync(load.bytes) }?)
     };
-    let (source, target) = (allocate(first)?, allocate(second)?);
+    let source = allocate(first)?;
+    let target = allocate(second)?;
     for (runtime, memory) in [(first, source), (second, target)] {
         runtime.device().bind()?;
         // SAFETY: just allocated.

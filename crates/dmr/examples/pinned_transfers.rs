@@ -67,7 +67,8 @@ fn costs(runtime: &DeviceRuntime) -> Outcome {
 
 /// Prints how long the driver's calls and a buffer of the pool take while a stream works for 100 ms.
 fn on_a_busy_device(runtime: &DeviceRuntime) -> Outcome {
-    let (stream, other) = (runtime.streams().acquire()?, runtime.streams().acquire()?);
+    let stream = runtime.streams().acquire()?;
+    let other = runtime.streams().acquire()?;
     let ops = PatternOps::new(Arc::clone(runtime.streams()))?;
     ops.delay(stream.id(), 1)?;
     stream.stream().synchronize()?;
@@ -113,7 +114,8 @@ fn many(runtime: &DeviceRuntime) -> Outcome {
     let make = |nth: usize| PinnedBuffer::<u8>::uninit(runtime, &stream, 256 + nth * 977 % 3841);
     let start = Instant::now();
     let all = (0..100_000).map(make).collect::<Result<Vec<_>, _>>()?;
-    let (took, usage) = (start.elapsed(), runtime.pinned_usage());
+    let took = start.elapsed();
+    let usage = runtime.pinned_usage();
     println!("\n100,000 buffers of 256 B to 4 KiB at once: {took:.1?}, {usage:?}");
     let start = Instant::now();
     drop(all);
@@ -194,7 +196,8 @@ fn to_device<W: FnOnce() -> Outcome>(
     chunk: usize,
     copy: impl Fn(DeviceViewMut<'_, u8>) -> Outcome<W>,
 ) -> Outcome {
-    let (mut in_flight, len) = (VecDeque::new(), device.len());
+    let mut in_flight = VecDeque::new();
+    let len = device.len();
     for at in (0..PASSES * len).step_by(chunk).map(|at| at % len) {
         in_flight.push_back(copy(device.slice_mut(at..at + chunk)?)?);
         if in_flight.len() > IN_FLIGHT

@@ -85,7 +85,8 @@ impl Pipeline {
             _ => None,
         };
         let ordinal = |gpu| simulated.as_ref().map_or(gpu, |universe| universe.ordinal(gpu));
-        let (first, second) = (Gpu::new(ordinal(0))?, Gpu::new(ordinal(1))?);
+        let first = Gpu::new(ordinal(0))?;
+        let second = Gpu::new(ordinal(1))?;
         // Copies work without. With it they are direct, where the hardware has a path.
         if first.runtime.device().can_access_peer(second.runtime.device())? {
             first.runtime.enable_peer_access(&second.runtime)?;
@@ -99,7 +100,9 @@ impl Pipeline {
     /// Plays the rounds and prints a line. Returns the number of rounds with wrong bytes or, on the simulator, with a
     /// race.
     fn judge(&mut self, name: &str, rounds: u32, waits: bool) -> Result<u32, Box<dyn Error>> {
-        let (mut wrong, mut wrong_or_raced, races_before_all) = (0, 0, self.races());
+        let mut wrong = 0;
+        let mut wrong_or_raced = 0;
+        let races_before_all = self.races();
         for round in 1..=rounds {
             let races_before = self.races();
             let result = self.round(round, waits)?;
@@ -120,7 +123,8 @@ impl Pipeline {
     }
 
     fn round(&mut self, round: u32, waits: bool) -> Result<Vec<u32>, Box<dyn Error>> {
-        let (first, second) = (&self.first, &self.second);
+        let first = &self.first;
+        let second = &self.second;
         // The producer.
         first.ops.delay(first.stream.id(), SLOW_NANOSECONDS)?;
         self.produced.fill(round, &first.stream)?;
@@ -132,7 +136,8 @@ impl Pipeline {
         }
         // Its work.
         let mut launch = LaunchRecorder::new_strict(&second.stream);
-        let (x, n) = (launch.read_write(&mut self.worked_on), LEN as u32);
+        let x = launch.read_write(&mut self.worked_on);
+        let n = LEN as u32;
         // SAFETY: the kernel takes an address and a count, and stays inside the buffer.
         launch.launch(&second.runtime, |stream| unsafe {
             let config = LaunchConfig::for_num_elems(n);
@@ -145,7 +150,8 @@ impl Pipeline {
 
     /// Copies as the driver does by itself: nothing orders the two devices.
     fn copy_without_a_wait(&self) -> Result<(), Box<dyn Error>> {
-        let (first, second) = (&self.first, &self.second);
+        let first = &self.first;
+        let second = &self.second;
         let [from, to] = [&self.produced, &self.worked_on]
             .map(|buffer| buffer.block().map_or(0, DeviceBlock::ptr));
         let context = |gpu: &Gpu| gpu.runtime.device().context().cu_ctx();

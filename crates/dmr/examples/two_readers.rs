@@ -53,7 +53,9 @@ impl Machine {
         let runtime = DeviceRuntime::builder(ordinal).build()?;
         let ops = PatternOps::new(Arc::clone(runtime.streams()))?;
         let lease = || runtime.streams().acquire();
-        let (slow, quick, writer) = (lease()?, lease()?, lease()?);
+        let slow = lease()?;
+        let quick = lease()?;
+        let writer = lease()?;
         let machine = Self { simulated, runtime, ops, slow, quick, writer };
         // The first delay compiles its kernel.
         machine.delay_the_slow_reader()?;
@@ -70,7 +72,9 @@ impl Machine {
         play: impl Fn(&Self) -> Result<Vec<u8>, Box<dyn Error>>,
     ) -> Result<u32, Box<dyn Error>> {
         let races = || self.simulated.as_ref().map_or(0, |universe| universe.reports().len());
-        let (mut wrong, mut wrong_or_raced, races_before) = (0, 0, races());
+        let mut wrong = 0;
+        let mut wrong_or_raced = 0;
+        let races_before = races();
         for _ in 0..rounds {
             let races_before = races();
             let is_wrong = play(self)?.iter().any(|&byte| byte != OLD);
@@ -107,7 +111,10 @@ impl Machine {
 
     /// Does the work with buffers.
     fn with_dmr(&self) -> Result<Vec<u8>, Box<dyn Error>> {
-        let (gpu, slow, quick, writer) = (&self.runtime, &self.slow, &self.quick, &self.writer);
+        let gpu = &self.runtime;
+        let slow = &self.slow;
+        let quick = &self.quick;
+        let writer = &self.writer;
         let mut shared = DeviceBuffer::from_host(gpu, writer, &vec![OLD; BYTES])?;
         let mut slow_copy = DeviceBuffer::<u8>::zeroed(gpu, slow, BYTES)?;
         let mut quick_copy = DeviceBuffer::<u8>::zeroed(gpu, quick, BYTES)?;

@@ -9,12 +9,15 @@
 //!
 //! /// Doubles numbers with a kernel `twice(x, y, n)`.
 //! fn doubled(gpu: &DeviceRuntime, twice: &CudaFunction, host: &[f32]) -> dmr::Result<Vec<f32>> {
-//!     let (load, compute) = (gpu.streams().acquire()?, gpu.streams().acquire()?);
+//!     let load = gpu.streams().acquire()?;
+//!     let compute = gpu.streams().acquire()?;
 //!     let x = DeviceBuffer::from_host(gpu, &load, host)?; // copied on `load`
 //!     let mut y = DeviceBuffer::<f32>::zeroed(gpu, &compute, x.len())?;
 //!
 //!     let mut launch = LaunchRecorder::new_strict(&compute);
-//!     let (from, to, n) = (launch.read(&x), launch.write(&mut y), x.len() as u32);
+//!     let from = launch.read(&x);
+//!     let to = launch.write(&mut y);
+//!     let n = x.len() as u32;
 //!     launch.launch(gpu, |stream| {
 //!         let mut kernel = stream.launch_builder(twice);
 //!         kernel.arg(&from).arg(&to).arg(&n);

@@ -104,7 +104,8 @@ impl DeviceRuntime {
     /// resource of `peer` cannot do it; [`Driver`](dmr_core::ResourceError::Driver); as
     /// [`Device::check`] of both devices.
     pub fn enable_peer_access(&self, peer: &Self) -> ResourceResult<()> {
-        let (device, memory) = (self.device(), peer.device());
+        let device = self.device();
+        let memory = peer.device();
         device.check()?;
         memory.check()?;
         if device.same_context(memory) {

@@ -63,8 +63,10 @@ impl DeviceRuntime {
         if usage.outstanding() == 0 {
             return Ok(());
         }
-        let (live, retired) = (usage.live, usage.retired);
-        let (device_ordinal, holders) = (self.ordinal(), self.unused_memory.holders());
+        let live = usage.live;
+        let retired = usage.retired;
+        let device_ordinal = self.ordinal();
+        let holders = self.unused_memory.holders();
         Err(ShutdownError::InUse { device_ordinal, live, retired, holders })
     }
 }
@@ -179,7 +181,8 @@ impl AtExit for UnusedMemory {
         if device.is_lost() || device.is_forked() {
             return;
         }
-        let (start, this) = (Instant::now(), self.clone());
+        let start = Instant::now();
+        let this = self.clone();
         let thread = std::thread::Builder::new().name("dmr-exit".into());
         let Ok(thread) = thread.spawn(move || this.return_at_exit()) else { return };
         while !thread.is_finished() && start.elapsed() < PATIENCE {

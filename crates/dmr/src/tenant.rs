@@ -126,7 +126,8 @@ impl DeviceRuntime {
     }
 
     fn tenant_of(&self, resource: SharedResource, layers: TenantLayers) -> Tenant {
-        let (streams, pinned) = (Arc::clone(self.streams()), self.layers.pinned.clone());
+        let streams = Arc::clone(self.streams());
+        let pinned = self.layers.pinned.clone();
         Tenant { streams, resource, pinned, layers }
     }
 }
@@ -141,8 +142,8 @@ impl TenantBuilder<'_> {
     /// [`RuntimeError::Settings`] if the budget is the runtime's own.
     pub fn build(self) -> Result<Tenant, RuntimeError> {
         #[allow(unused_mut, reason = "what is used depends on the features")]
-        let (mut resource, mut layers) =
-            (Arc::clone(self.runtime.resource()), TenantLayers::default());
+        let mut resource = Arc::clone(self.runtime.resource());
+        let mut layers = TenantLayers::default();
         #[cfg(feature = "budget")]
         if let Some(bound) = &self.bound {
             use dmr_adaptors::ResourceLayer;

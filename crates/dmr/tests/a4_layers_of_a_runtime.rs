@@ -81,7 +81,8 @@ fn runtimes_of_one_gpu_share_its_budget() {
         let builder = DeviceRuntime::builder(rig.ordinal()).backend(Backend::Async);
         builder.budget(8 * MIB as u64).build().unwrap()
     };
-    let (one, other) = (build(), build());
+    let one = build();
+    let other = build();
     let [a, b] = [&one, &other].map(|runtime| runtime.streams().acquire().unwrap());
     let first = one.resource().allocate(6 * MIB, a.id(), AllocTag::new("first")).unwrap();
     let refused = other.resource().allocate(6 * MIB, b.id(), AllocTag::new("second")).unwrap_err();
@@ -108,7 +109,8 @@ fn what_one_pool_keeps_is_the_others_once_it_is_trimmed() {
         let builder = DeviceRuntime::builder(rig.ordinal()).backend(Backend::Pool);
         builder.budget_on(&budget).build().unwrap()
     };
-    let (one, other) = (build(), build());
+    let one = build();
+    let other = build();
     let [a, b] = [&one, &other].map(|runtime| runtime.streams().acquire().unwrap());
     let first = one.resource().allocate(6 * MIB, a.id(), AllocTag::UNTAGGED).unwrap();
     one.resource().deallocate(first).unwrap();
@@ -138,7 +140,8 @@ fn a_callback_makes_room_and_the_log_shows_both_attempts() {
         .log_to(sink.clone())
         .statistics()
         .on_out_of_memory({
-            let (cache, spilled) = (cache.clone(), spilled.clone());
+            let cache = cache.clone();
+            let spilled = spilled.clone();
             let resource = runtime_of_cache.clone();
             move |_| {
                 let Some(block) = cache.lock().unwrap().pop() else { return Response::Decline };
@@ -191,7 +194,9 @@ fn over_a_pool_a_callback_is_asked_after_the_pool_has_used_what_it_keeps() {
         .without_observer()
         .budget_on(&budget)
         .on_out_of_memory({
-            let (cache, spilled, handle) = (cache.clone(), spilled.clone(), handle.clone());
+            let cache = cache.clone();
+            let spilled = spilled.clone();
+            let handle = handle.clone();
             let budget = budget.clone();
             move |_| {
                 let Some(block) = cache.lock().unwrap().take() else { return Response::Decline };

@@ -22,7 +22,8 @@ fn a_runtime_spills_the_blocks_of_its_pool_when_its_budget_refuses_a_page() {
             .spill()
             .build()
             .unwrap();
-        let (spill, stream) = (gpu.spill().unwrap(), gpu.streams().acquire().unwrap());
+        let spill = gpu.spill().unwrap();
+        let stream = gpu.streams().acquire().unwrap();
         let tag = AllocTag::new("page");
         let pages: Vec<_> = (0..16_u8)
             .map(|value| {
@@ -82,7 +83,8 @@ fn a_spill_that_the_pinned_budget_refuses_leaves_the_buffer_on_the_device() {
         .spill()
         .build()
         .unwrap();
-    let (spill, stream) = (gpu.spill().unwrap(), gpu.streams().acquire().unwrap());
+    let spill = gpu.spill().unwrap();
+    let stream = gpu.streams().acquire().unwrap();
     let pinned = gpu.pinned_budget().unwrap();
     let page = |value: u8| {
         let mut page = DeviceBuffer::<u8>::uninit(&gpu, &stream, 2 * MIB)?;

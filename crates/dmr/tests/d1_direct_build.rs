@@ -30,7 +30,8 @@ fn copy(
     to: &mut DeviceBuffer<u8>,
 ) -> Result<(), LaunchError<DriverError>> {
     let mut launch = LaunchRecorder::new_strict(stream);
-    let (source, target) = (launch.read(from).device_ptr(), launch.write(to).device_ptr());
+    let source = launch.read(from).device_ptr();
+    let target = launch.write(to).device_ptr();
     // SAFETY: both buffers have LEN bytes, and their uses are declared.
     launch.launch(gpu, |stream| unsafe {
         result::memcpy_dtod_async(target, source, LEN, stream.cu_stream())

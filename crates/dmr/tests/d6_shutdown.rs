@@ -24,7 +24,8 @@ fn allocate(gpu: &DeviceRuntime, stream: &StreamLease, tag: &'static str) -> Dev
 #[test]
 fn after_a_shutdown_nothing_is_reserved_and_the_runtime_works_again() {
     let rig = Rig::new();
-    let (gpu, stream) = (builder(&rig).build().unwrap(), rig.stream());
+    let gpu = builder(&rig).build().unwrap();
+    let stream = rig.stream();
     for _ in 0..2 {
         let block = allocate(&gpu, &stream, "work");
         assert!(gpu.resource().usage().reserved > 0);
@@ -41,7 +42,8 @@ fn after_a_shutdown_nothing_is_reserved_and_the_runtime_works_again() {
 #[test]
 fn a_shutdown_names_the_tags_that_still_hold_memory_and_leaves_that_alone() {
     let rig = Rig::new();
-    let (gpu, stream) = (builder(&rig).build().unwrap(), rig.stream());
+    let gpu = builder(&rig).build().unwrap();
+    let stream = rig.stream();
     let [weights, keys] = ["weights", "keys"].map(|tag| allocate(&gpu, &stream, tag));
     let error = gpu.shutdown().unwrap_err();
     let text = error.to_string();
@@ -64,7 +66,8 @@ fn after_a_shutdown_the_log_is_in_its_file() {
     let rig = Rig::new();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log.csv");
-    let (gpu, stream) = (builder(&rig).log_csv(&path).build().unwrap(), rig.stream());
+    let gpu = builder(&rig).log_csv(&path).build().unwrap();
+    let stream = rig.stream();
     let block = allocate(&gpu, &stream, "logged");
     gpu.resource().deallocate(block).unwrap();
     gpu.shutdown().unwrap();
@@ -92,7 +95,8 @@ fn the_runtimes_of_the_process_are_shut_down_together() {
 #[test]
 fn in_a_forked_child_a_shutdown_is_refused_and_touches_nothing() {
     let rig = Rig::new();
-    let (gpu, stream) = (builder(&rig).build().unwrap(), rig.stream());
+    let gpu = builder(&rig).build().unwrap();
+    let stream = rig.stream();
     gpu.resource().deallocate(allocate(&gpu, &stream, "work")).unwrap();
     // SAFETY: the child makes one call and ends, without its parent's handlers.
     let child = unsafe { libc::fork() };

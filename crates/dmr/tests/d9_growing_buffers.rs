@@ -305,7 +305,8 @@ fn a_buffer_that_a_launch_elsewhere_writes_does_not_grow() {
 #[test]
 fn every_layer_counts_what_a_buffer_grows_by() {
     let rig = Rig::new();
-    let (sink, budget) = (Arc::new(InMemorySink::new()), Budget::new(1 << 20));
+    let sink = Arc::new(InMemorySink::new());
+    let budget = Budget::new(1 << 20);
     let builder = DeviceRuntime::builder(rig.ordinal()).with_streams(Arc::clone(rig.streams()));
     let runtime = over_pages(builder).statistics().log_to(sink.clone()).build().unwrap();
     let tenant = runtime.tenant(|shared| BudgetLayer::on(&budget).layer(shared)).unwrap();

@@ -24,7 +24,8 @@ fn a_kernel_reads_and_writes_memory_of_a_peer_also_what_is_allocated_later() {
         let rigs = Rig::pair();
         let [here, there] = [0, 1].map(|rig: usize| runtime(&rigs[rig], backend));
         let kernel = CopyWords::load(&rigs[0]);
-        let (a, b) = (rigs[0].stream(), rigs[1].stream());
+        let a = rigs[0].stream();
+        let b = rigs[1].stream();
         let before = DeviceBuffer::from_host(&there, &b, &vec![1u32; LEN]).unwrap();
         for _ in 0..2 {
             here.enable_peer_access(&there).unwrap();
@@ -64,7 +65,8 @@ fn copies_are_right_with_and_without_peer_access_on_every_backend() {
     for backend in BACKENDS {
         let rigs = Rig::pair();
         let [here, there] = [0, 1].map(|rig: usize| runtime(&rigs[rig], backend));
-        let (a, b) = (rigs[0].stream(), rigs[1].stream());
+        let a = rigs[0].stream();
+        let b = rigs[1].stream();
         let mut source = DeviceBuffer::<u32>::zeroed(&here, &a, LEN).unwrap();
         let mut target = DeviceBuffer::<u32>::zeroed(&there, &b, LEN).unwrap();
         for round in 0..6 {

@@ -20,7 +20,8 @@ fn a_launch_comes_after_a_slow_producer_of_the_peer_and_before_its_next_writer()
         let kernel = CopyWords::load(&rigs[0]);
         here.enable_peer_access(&there).unwrap();
         let a = rigs[0].stream();
-        let (b, b2) = (rigs[1].stream(), rigs[1].stream());
+        let b = rigs[1].stream();
+        let b2 = rigs[1].stream();
         let mut theirs = DeviceBuffer::<u32>::zeroed(&there, &b2, LEN).unwrap();
         let mut mine = DeviceBuffer::<u32>::zeroed(&here, &a, LEN).unwrap();
         // On a stream that the launch does not name.
@@ -43,7 +44,8 @@ fn memory_of_the_peer_that_is_freed_behind_a_launch_is_not_overwritten_before_it
         let [here, there] = [0, 1].map(|rig: usize| runtime(&rigs[rig], backend));
         let kernel = CopyWords::load(&rigs[0]);
         here.enable_peer_access(&there).unwrap();
-        let (a, b) = (rigs[0].stream(), rigs[1].stream());
+        let a = rigs[0].stream();
+        let b = rigs[1].stream();
         let theirs = DeviceBuffer::from_host(&there, &b, &vec![5u32; LEN]).unwrap();
         let mut mine = DeviceBuffer::<u32>::zeroed(&here, &a, LEN).unwrap();
         rigs[0].delay(&a);
@@ -65,11 +67,13 @@ fn a_launch_that_writes_memory_of_the_peer_is_waited_for_there() {
         let kernel = CopyWords::load(&rigs[0]);
         here.enable_peer_access(&there).unwrap();
         let a = rigs[0].stream();
-        let (b, b2) = (rigs[1].stream(), rigs[1].stream());
+        let b = rigs[1].stream();
+        let b2 = rigs[1].stream();
         let mine = DeviceBuffer::from_host(&here, &a, &vec![3u32; LEN]).unwrap();
         let mut theirs = DeviceBuffer::<u32>::zeroed(&there, &b2, LEN).unwrap();
         let mut launch = LaunchRecorder::new_strict(&a);
-        let (from, to) = (launch.read(&mine), launch.write_peer(&mut theirs, &there, &b));
+        let from = launch.read(&mine);
+        let to = launch.write_peer(&mut theirs, &there, &b);
         assert_eq!(launch.recorded_count(), 2);
         let prepared = launch.prepare(&here).unwrap();
         rigs[0].delay(&a);

@@ -63,7 +63,8 @@ fn a_buffer_of_a_backend_becomes_a_slice_of_its_home_stream() {
         let runtime = runtime(&rig, choose);
         let home = runtime.streams().acquire().unwrap();
         let buffer = DeviceBuffer::from_host(&runtime, &home, &[7u8; LEN]).unwrap();
-        let (ptr, freed) = (buffer.device_ptr(), runtime.resource().usage().total_freed);
+        let ptr = buffer.device_ptr();
+        let freed = runtime.resource().usage().total_freed;
         let slice = buffer.into_cuda_slice().unwrap();
         assert_eq!((slice.len(), slice.stream()), (LEN, home.stream()), "{name}");
         let usage = runtime.resource().usage();
@@ -124,7 +125,8 @@ fn cudarc_uses_the_slice_after_the_uses_of_the_buffer_on_other_streams() {
 #[test]
 fn every_layer_counts_a_buffer_that_is_given_away_as_freed() {
     let rig = Rig::new();
-    let (sink, budget) = (Arc::new(InMemorySink::new()), Budget::new(1 << 20));
+    let sink = Arc::new(InMemorySink::new());
+    let budget = Budget::new(1 << 20);
     let builder = DeviceRuntime::builder(rig.ordinal()).with_streams(Arc::clone(rig.streams()));
     let builder = builder.backend(Backend::Async).statistics().log_to(sink.clone());
     let runtime = builder.budget_on(&budget).build().unwrap();
@@ -143,7 +145,8 @@ fn every_layer_counts_a_buffer_that_is_given_away_as_freed() {
     let rows = sink.records();
     let rows: Vec<_> =
         rows.iter().map(|row| (row.action, row.bytes, row.failure.is_some())).collect();
-    let (bytes, deallocate) = (LEN as u64, RecordAction::Deallocate);
+    let bytes = LEN as u64;
+    let deallocate = RecordAction::Deallocate;
     let expected = [
         (RecordAction::Allocate, bytes, false),
         (deallocate, bytes, true),

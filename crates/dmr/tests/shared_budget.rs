@@ -83,7 +83,8 @@ fn allocates_until_it_is_killed() {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     let mut random = fastrand::Rng::with_seed(u64::from(std::process::id()));
-    let (mut buffers, mut refusals) = (Vec::new(), 0_u64);
+    let mut buffers = Vec::new();
+    let mut refusals = 0_u64;
     let parent = std::os::unix::process::parent_id();
     while std::os::unix::process::parent_id() == parent {
         let bytes = random.u64(1..LIMIT / 8) as usize;
@@ -122,7 +123,9 @@ fn processes_on_one_gpu_stay_within_one_limit_while_some_are_killed() {
     // more for a moment.
     let contexts = used(rig.device()) + 64 * MIB;
     processes.iter_mut().for_each(Process::go);
-    let (mut most_used, mut most_charged, mut looks) = (0, 0, 0);
+    let mut most_used = 0;
+    let mut most_charged = 0;
+    let mut looks = 0;
     // Looks for at least 300 ms, and on until more than `bytes` have been charged at once.
     let mut look_until_charged = |bytes: u64| {
         let start = Instant::now();

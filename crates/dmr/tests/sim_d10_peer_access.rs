@@ -84,7 +84,8 @@ fn without_a_path_the_error_names_both_devices_and_nothing_changes() {
         let expected = ResourceError::no_peer_access(first, second, PeerProblem::NoPath);
         assert_eq!(refused, expected, "{backend:?}");
         assert!(!rigs[0].device().can_access_peer(rigs[1].device()).unwrap());
-        let (a, b) = (rigs[0].stream(), rigs[1].stream());
+        let a = rigs[0].stream();
+        let b = rigs[1].stream();
         let theirs = DeviceBuffer::from_host(&there, &b, &[3u8; 64]).unwrap();
         let mut mine = DeviceBuffer::<u8>::zeroed(&here, &a, 64).unwrap();
         mine.copy_from_peer(&theirs, &b, &a).unwrap();

@@ -33,7 +33,8 @@ impl Scene {
         here.enable_peer_access(&there).unwrap();
         let kernel = CopyWords::load(&rigs[0]);
         let a = rigs[0].stream();
-        let (b, b2) = (rigs[1].stream(), rigs[1].stream());
+        let b = rigs[1].stream();
+        let b2 = rigs[1].stream();
         let mine = DeviceBuffer::zeroed(&here, &a, LEN).unwrap();
         let theirs = DeviceBuffer::zeroed(&there, &b2, LEN).unwrap();
         for rig in rigs {

@@ -111,8 +111,10 @@ fn hold_each_call(make: fn(&Rig) -> Resource, scenario: Scenario, except: &[&str
 }
 
 fn hold_one(stage: Stage, scenario: Scenario, call: &str, nth: u64) {
-    let (resource, [home, other]) = (&stage.resource, &stage.free);
-    let (is_held, (sent, received)) = (AtomicBool::new(false), channel());
+    let resource = &stage.resource;
+    let [home, other] = &stage.free;
+    let is_held = AtomicBool::new(false);
+    let (sent, received) = channel();
     std::thread::scope(|scope| {
         // In here: a test that fails lets the other thread go.
         let hold = stage.rig.universe().hold_nth(call, nth);

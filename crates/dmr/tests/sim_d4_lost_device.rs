@@ -61,7 +61,8 @@ fn lose(rig: &Rig) {
 #[test]
 fn reaping_settles_what_is_retired_and_calls_the_driver_no_more() {
     on_every_stack(|name, rig, runtime| {
-        let (memory, [home, other]) = (runtime.resource(), [rig.stream(), rig.stream()]);
+        let memory = runtime.resource();
+        let [home, other] = [rig.stream(), rig.stream()];
         let [before, inside, after] =
             [(); 3].map(|()| memory.allocate(BYTES, home.id(), TAG).unwrap());
         let window = [BlockUse::new(inside.id(), Access::Write)];
@@ -114,7 +115,8 @@ fn blocks_of_slices_are_taken_back_without_a_driver_call() {
     let rig = Rig::simulated();
     let runtime = DeviceRuntime::builder(rig.ordinal()).with_streams(Arc::clone(rig.streams()));
     let runtime = runtime.backend(Backend::Async).build().unwrap();
-    let (slices, home) = (CudaSlices::of(&runtime), rig.stream());
+    let slices = CudaSlices::of(&runtime);
+    let home = rig.stream();
     let context = rig.device().context();
     // The streams end with their slices.
     let [live, retired] = [(); 2].map(|()| {

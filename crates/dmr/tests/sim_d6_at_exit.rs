@@ -150,7 +150,8 @@ fn act(what: &str, universe: &Universe, folder: &Path) {
         "frees" | "logs-first" => drop(churn(DeviceRuntime::try_get(ordinal).unwrap(), 100)),
         "frees-early" => {
             let gpu = DeviceRuntime::try_get(ordinal).unwrap();
-            let (a, b) = (gpu.streams().acquire().unwrap(), gpu.streams().acquire().unwrap());
+            let a = gpu.streams().acquire().unwrap();
+            let b = gpu.streams().acquire().unwrap();
             let ops = PatternOps::new(Arc::clone(gpu.streams())).unwrap();
             for stream in [&a, &b] {
                 let block = allocate(gpu, stream.id());

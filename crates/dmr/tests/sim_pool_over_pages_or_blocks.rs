@@ -162,7 +162,9 @@ fn a_budget_below_the_pool_bounds_what_it_takes_at_every_moment() {
 /// the number of refused allocations.
 fn churn(runtime: &DeviceRuntime, seed: u64) -> u64 {
     let stream = runtime.streams().acquire().unwrap();
-    let (mut random, mut refusals, mut held) = (seed, 0, Vec::new());
+    let mut random = seed;
+    let mut refusals = 0;
+    let mut held = Vec::new();
     for _ in 0..400 {
         random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
         let bytes = 256 + (random >> 32) as usize % (8 * MIB);

@@ -47,9 +47,13 @@ impl Mistake {
         match self {
             Self::NotDeclared => drop(uses.remove(index)),
             Self::DeclaredAsRead if used.writes == 0 => return false,
-            Self::DeclaredAsRead => (used.reads, used.writes) = (1, 0),
+            Self::DeclaredAsRead => {
+                used.reads = 1;
+                used.writes = 0;
+            }
             Self::WithoutFirstByte if is_whole => {
-                (used.start, used.end) = (used.ptr + 1, u64::MAX - 1)
+                used.start = used.ptr + 1;
+                used.end = u64::MAX - 1;
             }
             Self::WithoutFirstByte => used.start += 1,
             Self::WithoutLastByte if is_whole => return false,
@@ -92,7 +96,8 @@ fn is_found(
 ) -> bool {
     let rigs = Rig::simulated_pair();
     let universe = rigs[0].universe();
-    let (seen, planted) = (AtomicUsize::new(0), Arc::new(Mutex::new(None)));
+    let seen = AtomicUsize::new(0);
+    let planted = Arc::new(Mutex::new(None));
     let plant = Arc::clone(&planted);
     universe.alter_declarations(move |uses| {
         if seen.fetch_add(1, Ordering::Relaxed) == at {
@@ -123,7 +128,8 @@ fn words(gpu: &DeviceRuntime, stream: &StreamLease) -> DeviceBuffer<u32> {
 /// The operations of buffers, each of which declares what it does.
 fn copies([rig, _]: &[Rig; 2], backend: Backend) {
     let gpu = runtime(rig, backend);
-    let (a, b) = (rig.stream(), rig.stream());
+    let a = rig.stream();
+    let b = rig.stream();
     let mut x = DeviceBuffer::from_host(&gpu, &a, &[1_u32; WORDS]).unwrap();
     let mut y = words(&gpu, &b);
     y.copy_from(&x, &b).unwrap();
@@ -143,8 +149,11 @@ fn copies([rig, _]: &[Rig; 2], backend: Backend) {
 /// Copies of ranges, and launches with views: of a kernel, and of cudarc's copies.
 fn views([rig, _]: &[Rig; 2], backend: Backend) {
     let gpu = runtime(rig, backend);
-    let (a, b, kernel) = (rig.stream(), rig.stream(), CopyWords::load(rig));
-    let (mut x, mut y) = (words(&gpu, &a), words(&gpu, &b));
+    let a = rig.stream();
+    let b = rig.stream();
+    let kernel = CopyWords::load(rig);
+    let mut x = words(&gpu, &a);
+    let mut y = words(&gpu, &b);
     x.slice_mut(8..24).unwrap().fill(7, &a).unwrap();
     y.slice_mut(..16).unwrap().copy_from(x.slice(8..24).unwrap(), &b).unwrap();
     assert_eq!(y.slice(4..12).unwrap().to_host(&a).unwrap(), [7; 8]);
@@ -154,7 +163,8 @@ fn views([rig, _]: &[Rig; 2], backend: Backend) {
     // SAFETY: both views have that many words.
     let copy = |_: &_| unsafe { kernel.try_launch(&b, to.device_ptr(), from.device_ptr(), 16) };
     launch.launch(&gpu, copy).unwrap();
-    let (from, mut to) = (x.slice(40..80).unwrap(), y.slice_mut(50..90).unwrap());
+    let from = x.slice(40..80).unwrap();
+    let mut to = y.slice_mut(50..90).unwrap();
     let launch = LaunchRecorder::new_strict(&a);
     let memory = (Reads(&from), Writes(&mut to));
     launch
@@ -167,20 +177,23 @@ fn views([rig, _]: &[Rig; 2], backend: Backend) {
 /// Disjoint parts of one buffer on two streams.
 fn parts([rig, _]: &[Rig; 2], backend: Backend) {
     let gpu = runtime(rig, backend);
-    let (streams, kernel) = ([rig.stream(), rig.stream()], CopyWords::load(rig));
+    let streams = [rig.stream(), rig.stream()];
+    let kernel = CopyWords::load(rig);
     let mut cache = words(&gpu, &streams[0]);
     let x = DeviceBuffer::from_host(&gpu, &streams[1], &[9_u32; 24]).unwrap();
     let mut all = cache.view_mut();
     for (mut page, stream) in all.chunks_mut(24).unwrap().zip(streams.iter().cycle()) {
         let mut launch = LaunchRecorder::new_strict(stream);
-        let (from, to) = (launch.read(&x), launch.write(&mut page));
+        let from = launch.read(&x);
+        let to = launch.write(&mut page);
         let [to, from] = [to, from].map(|argument| argument.device_ptr());
         // SAFETY: both have that many words.
         launch.launch(&gpu, |_| unsafe { kernel.try_launch(stream, to, from, 24) }).unwrap();
     }
     let mut launch = LaunchRecorder::new_strict(&streams[0]);
     let (left, mut right) = all.split_at_mut(48).unwrap();
-    let (from, to) = (launch.read(&left), launch.read_write(&mut right));
+    let from = launch.read(&left);
+    let to = launch.read_write(&mut right);
     let [to, from] = [to, from].map(|argument| argument.device_ptr());
     // SAFETY: both have that many words.
     launch.launch(&gpu, |_| unsafe { kernel.try_launch(&streams[0], to, from, 48) }).unwrap();
@@ -192,7 +205,8 @@ fn adopted_and_spilled([rig, _]: &[Rig; 2]) {
     let streams = Arc::clone(rig.streams());
     let builder = DeviceRuntime::builder(rig.ordinal()).with_streams(streams);
     let gpu = builder.spill().build().unwrap();
-    let (stream, kernel) = (rig.stream(), CopyWords::load(rig));
+    let stream = rig.stream();
+    let kernel = CopyWords::load(rig);
     let own = rig.device().context().new_stream().unwrap();
     let slice = own.alloc_zeros::<u32>(WORDS).unwrap();
     let mut adopted = DeviceBuffer::adopt(&gpu, &stream, slice).unwrap();
@@ -201,7 +215,8 @@ fn adopted_and_spilled([rig, _]: &[Rig; 2]) {
     assert!(spill.free(1).unwrap() > 0);
     let warm = cold.on_device(&stream).unwrap();
     let mut launch = LaunchRecorder::new_strict(&stream);
-    let (from, to) = (launch.read(&*warm), launch.write(&mut adopted));
+    let from = launch.read(&*warm);
+    let to = launch.write(&mut adopted);
     let [to, from] = [to, from].map(|argument| argument.device_ptr());
     // SAFETY: both have that many words.
     let copy = |_: &_| unsafe { kernel.try_launch(&stream, to, from, WORDS as u32) };
@@ -212,10 +227,13 @@ fn adopted_and_spilled([rig, _]: &[Rig; 2]) {
 /// Work of one device on memory of two.
 fn two_devices([rig, there]: &[Rig; 2], backend: Backend) {
     let [gpu, other] = [rig, there].map(|rig| runtime(rig, backend));
-    let (stream, home, kernel) = (rig.stream(), there.stream(), CopyWords::load(rig));
+    let stream = rig.stream();
+    let home = there.stream();
+    let kernel = CopyWords::load(rig);
     gpu.enable_peer_access(&other).unwrap();
     let from = words(&other, &home);
-    let (mut to, mut copied) = (words(&gpu, &stream), words(&gpu, &stream));
+    let mut to = words(&gpu, &stream);
+    let mut copied = words(&gpu, &stream);
     kernel.launch_peer(&gpu, &stream, &mut to, (&other, &home), &from, WORDS as u32);
     copied.copy_from_peer(&from, &home, &stream).unwrap();
 }

@@ -32,7 +32,8 @@ struct Scene {
 impl Scene {
     fn new(backend: Backend) -> Self {
         let rig = Rig::simulated();
-        let (gpu, stream) = (runtime(&rig, backend), rig.stream());
+        let gpu = runtime(&rig, backend);
+        let stream = rig.stream();
         let kernel = CopyWords::load(&rig);
         let buffer = |tag| {
             let tag = AllocTag::new(tag);
@@ -40,7 +41,8 @@ impl Scene {
             buffer.fill(0, &stream).unwrap();
             buffer
         };
-        let (x, y) = (buffer("x"), buffer("y"));
+        let x = buffer("x");
+        let y = buffer("y");
         Self { x, y, rig, gpu, stream, kernel }
     }
 
@@ -190,7 +192,8 @@ fn pinned_memory_that_was_not_declared_is_found() {
             PinnedBuffer::from_slice(&scene.gpu, &scene.stream, &[7_u32; WORDS]).unwrap();
         let from = pinned.as_mut_slice().unwrap().as_ptr() as u64;
         let copy = |scene: &Scene| {
-            let (to, stream) = (address(&scene.y), scene.stream.stream().cu_stream());
+            let to = address(&scene.y);
+            let stream = scene.stream.stream().cu_stream();
             // SAFETY: on the simulated driver, which reports what is wrong.
             let result = unsafe {
                 dmr::cudarc::driver::sys::cuMemcpyHtoDAsync_v2(
@@ -248,7 +251,8 @@ fn memory_of_a_peer_that_was_not_declared_is_found() {
     for backend in TRACKING {
         let [here, there] = Rig::simulated_pair();
         let [gpu, other] = [&here, &there].map(|rig| runtime(rig, backend));
-        let (stream, home) = (here.stream(), there.stream());
+        let stream = here.stream();
+        let home = there.stream();
         let kernel = CopyWords::load(&here);
         gpu.enable_peer_access(&other).unwrap();
         let from = DeviceBuffer::<u32>::zeroed(&other, &home, WORDS).unwrap();
@@ -274,9 +278,12 @@ fn the_buffer_of_a_spillable_one_is_compared() {
     let rig = Rig::simulated();
     let builder = DeviceRuntime::builder(rig.ordinal()).with_streams(Arc::clone(rig.streams()));
     let gpu = builder.spill().build().unwrap();
-    let (stream, kernel, spill) = (rig.stream(), CopyWords::load(&rig), gpu.spill().unwrap());
+    let stream = rig.stream();
+    let kernel = CopyWords::load(&rig);
+    let spill = gpu.spill().unwrap();
     let buffer = || DeviceBuffer::<u32>::zeroed(&gpu, &stream, WORDS).unwrap();
-    let (from, mut to) = (spill.insert(buffer()).unwrap(), buffer());
+    let from = spill.insert(buffer()).unwrap();
+    let mut to = buffer();
     assert!(spill.free(1).unwrap() > 0);
     let restored = from.on_device(&stream).unwrap();
     let [target, source] = [&to, &*restored].map(address);

@@ -102,7 +102,8 @@ fn what_a_lost_device_leaves_is_forgotten() {
         let universe = lazy();
         let runtime = DeviceRuntime::builder(universe.ordinal(0)).backend(Backend::Async);
         let runtime = runtime.build().unwrap();
-        let (home, device) = (runtime.streams().default_stream(), runtime.device().clone());
+        let home = runtime.streams().default_stream();
+        let device = runtime.device().clone();
         let mut buffer = DeviceBuffer::<u8>::uninit(&runtime, home, LEN).unwrap();
         let pinned = PinnedBuffer::from_slice(&runtime, home, &[7u8; LEN]).unwrap();
         pinned.copy_to_device(&mut buffer, home).unwrap();

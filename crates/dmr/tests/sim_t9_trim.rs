@@ -75,7 +75,8 @@ fn taken(rig: &Rig) -> u64 {
 #[test]
 fn a_trim_returns_all_memory_and_reserved_is_the_memory_taken_from_the_driver() {
     on_every_stack(|name, rig, runtime| {
-        let (before, memory) = (taken(rig), runtime.resource());
+        let before = taken(rig);
+        let memory = runtime.resource();
         let block = allocate(runtime, 8 * GIB);
         free(runtime, block);
         let reserved = memory.usage().reserved;

@@ -50,7 +50,8 @@ fn only_report(rig: &Rig) -> Report {
 #[test]
 fn a_use_after_free_is_reported_with_the_tag_of_the_block() {
     on_both(|rig| {
-        let (gpu, stream) = (builder(rig).build().unwrap(), rig.stream());
+        let gpu = builder(rig).build().unwrap();
+        let stream = rig.stream();
         let block = weights(&gpu, &stream);
         let ptr = block.ptr();
         gpu.resource().deallocate(block).unwrap();
@@ -68,7 +69,8 @@ fn a_use_after_free_is_reported_with_the_tag_of_the_block() {
 #[test]
 fn an_access_one_byte_past_the_end_is_out_of_bounds_of_the_tagged_block() {
     on_both(|rig| {
-        let (gpu, stream) = (builder(rig).build().unwrap(), rig.stream());
+        let gpu = builder(rig).build().unwrap();
+        let stream = rig.stream();
         let block = weights(&gpu, &stream);
         set(&stream, block.ptr(), block.bytes() + 1);
         let report = only_report(rig);
@@ -85,7 +87,9 @@ fn an_access_one_byte_past_the_end_is_out_of_bounds_of_the_tagged_block() {
 #[test]
 fn a_race_is_reported_with_the_tag_of_the_block() {
     on_both(|rig| {
-        let (gpu, stream, other) = (builder(rig).build().unwrap(), rig.stream(), rig.stream());
+        let gpu = builder(rig).build().unwrap();
+        let stream = rig.stream();
+        let other = rig.stream();
         let block = weights(&gpu, &stream);
         set(&other, block.ptr(), 1000);
         let reports = rig.universe().reports();
@@ -153,8 +157,11 @@ fn an_observer_is_the_pool_s_and_refused_for_another_backend() {
 fn the_call_site_of_a_race_is_the_program_s_own() {
     let universe = Universe::builder().capture_call_sites(true).build().unwrap();
     let rig = Rig::in_universe(&universe);
-    let (gpu, stream, other) = (builder(&rig).build().unwrap(), rig.stream(), rig.stream());
-    let (x, line) = (DeviceBuffer::<u8>::zeroed(&gpu, &stream, 64).unwrap(), line!());
+    let gpu = builder(&rig).build().unwrap();
+    let stream = rig.stream();
+    let other = rig.stream();
+    let x = DeviceBuffer::<u8>::zeroed(&gpu, &stream, 64).unwrap();
+    let line = line!();
     set(&other, x.block().unwrap().ptr(), 64);
     let reports = universe.reports();
     assert!(!reports.is_empty());

@@ -41,7 +41,8 @@ impl Stage {
         let builder = DeviceRuntime::builder(rig.ordinal());
         let builder = builder.with_streams(Arc::clone(rig.streams()));
         let runtime = choose(builder).build().unwrap();
-        let (home, other) = (rig.stream(), rig.stream());
+        let home = rig.stream();
+        let other = rig.stream();
         Self { rig, runtime, home, other }
     }
 
@@ -167,7 +168,8 @@ const STEPS: &[(&str, Step)] = &[
         runtime.resource().deallocate(block).unwrap();
     }),
     ("slices of cudarc", |stage| {
-        let (gpu, home) = (&stage.runtime, stage.home.id());
+        let gpu = &stage.runtime;
+        let home = stage.home.id();
         let own = stage.rig.device().context().new_stream().unwrap();
         let slice = || stage.as_cudarc(|| own.clone_htod(&[1u8; 64]).unwrap());
         drop(DeviceBuffer::adopt(gpu, home, slice()).unwrap());

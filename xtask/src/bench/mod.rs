@@ -80,7 +80,8 @@ fn steps<'a>(list: &'a str, parts: &[&str]) -> impl Iterator<Item = &'a str> {
 /// operations have more of them than others.
 fn row(step: &str, few: Count, many: Count) -> String {
     let per_operation = |few: u64, many: u64, parts: u64| {
-        let (difference, operations) = (many.saturating_sub(few), MANY - FEW);
+        let difference = many.saturating_sub(few);
+        let operations = MANY - FEW;
         (difference * parts + operations / 2) / operations
     };
     let ours = thousands(per_operation(few.ours, many.ours, 1));

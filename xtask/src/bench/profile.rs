@@ -175,7 +175,8 @@ mod tests {
 
     #[test]
     fn a_function_that_both_sides_call_is_counted_where_it_is_called() {
-        let (ours, entry) = (format!("malloc'{ALLOCATE}"), format!("{ENTRY}'{ALLOCATE}"));
+        let ours = format!("malloc'{ALLOCATE}");
+        let entry = format!("{ENTRY}'{ALLOCATE}");
         let theirs = format!("malloc'{entry}");
         let counted = count(&[(&ours, "4", &[]), (&entry, "1", &[]), (&theirs, "8", &[])]);
         assert_eq!(counted, Count { ours: 4, locked: 0, driver: 9 });

@@ -74,7 +74,8 @@ impl Message {
         if self.reason != "compiler-artifact" {
             return None;
         }
-        let (target, executable) = (self.target?, self.executable?);
+        let target = self.target?;
+        let executable = self.executable?;
         let is = |kind: &str| target.kind.iter().any(|it| it == kind);
         let role = match self.profile?.test {
             true => Role::Test,

@@ -80,7 +80,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     if folder.exists() {
         std::fs::remove_dir_all(&folder).map_err(|error| cannot("empty", &folder, &error))?;
     }
-    let (mut count, mut empty) = (0, 0);
+    let mut count = 0;
+    let mut empty = 0;
     for artifact in &tests {
         match artifact.role {
             Role::Program => continue,

@@ -66,7 +66,8 @@ mod tests {
 
     #[test]
     fn a_larger_sample_contains_the_smaller_one() {
-        let (small, large) = (sample(mutants(100), Some(5), 1), sample(mutants(100), Some(50), 1));
+        let small = sample(mutants(100), Some(5), 1);
+        let large = sample(mutants(100), Some(50), 1);
         assert_eq!(large[..5], small);
         assert_eq!(sample(mutants(100), None, 1).len(), 100);
     }

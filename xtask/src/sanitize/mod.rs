@@ -109,7 +109,9 @@ fn execute(
     limit: Duration,
 ) -> Result<Outcome, Failure> {
     let file = |suffix: &str| folder.join(format!("{}.{suffix}", row.id()));
-    let (xml, log, out) = (file("xml"), file("log"), file("out"));
+    let xml = file("xml");
+    let log = file("log");
+    let out = file("out");
     for stale in [&xml, &log] {
         if stale.exists() {
             fs::remove_file(stale).map_err(|error| cannot("remove", stale, &error))?;
@@ -128,7 +130,9 @@ fn execute(
     let text = |path: &PathBuf| {
         fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     };
-    let (printed, log, xml) = (text(&out), text(&log), text(&xml));
+    let printed = text(&out);
+    let log = text(&log);
+    let xml = text(&xml);
     Ok(outcome::judge(
         row,
         Evidence {

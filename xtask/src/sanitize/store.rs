@@ -125,7 +125,8 @@ mod tests {
             fs::write(&path, name).unwrap();
             path
         };
-        let (a, b) = (file("a"), file("b"));
+        let a = file("a");
+        let b = file("b");
         let rows = rows::tests();
         let machine = |gpu: &str| Machine {
             gpu: gpu.to_owned(),

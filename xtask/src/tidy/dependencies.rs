@@ -40,7 +40,8 @@ mod tests {
     use crate::workspace::example::{self, dependency};
 
     fn messages(page: &str) -> Vec<String> {
-        let (mut a, b) = (example::package("a"), example::package("b"));
+        let mut a = example::package("a");
+        let b = example::package("b");
         a["dependencies"] =
             json!([dependency("b", None, "^1", false), dependency("libc", None, "^1", false)]);
         let found = violations(&Tree::from([(TABLE, page)]), &example::workspace(&[a, b]));

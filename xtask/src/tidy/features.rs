@@ -30,7 +30,8 @@ fn feature_of_file<'t>(root: &'t str, path: &str) -> Option<&'t str> {
 fn check(path: &str, text: &str, of_file: Option<&str>, found: &mut Vec<Violation>) {
     // The blocks around a line that need a feature, by their indentation.
     let mut around: Vec<(usize, &str)> = Vec::new();
-    let (mut docs, mut own) = (String::new(), Vec::new());
+    let mut docs = String::new();
+    let mut own = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let code = line.trim_start();
         let indentation = line.len() - code.len();

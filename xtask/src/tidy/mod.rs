@@ -16,7 +16,8 @@ use tree::Tree;
 
 /// Runs the lints on every file that git tracks or would add.
 pub(crate) fn run() -> Result<(), Failure> {
-    let (tree, workspace) = (Tree::load()?, Workspace::load()?);
+    let tree = Tree::load()?;
+    let workspace = Workspace::load()?;
     let mut found = sources::violations(&tree);
     found.extend(errors::violations(&tree));
     found.extend(features::violations(&tree));

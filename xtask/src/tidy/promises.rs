@@ -29,7 +29,8 @@ pub(super) fn violations(tree: &Tree) -> Vec<Violation> {
 }
 
 fn kept_promises<'t>(tree: &'t Tree, found: &mut Vec<Violation>) -> BTreeSet<&'t str> {
-    let (mut promised, mut kept) = (BTreeSet::new(), BTreeSet::new());
+    let mut promised = BTreeSet::new();
+    let mut kept = BTreeSet::new();
     for Row { index, id, cells } in rows(tree, CONTRACT) {
         match cells.last() {
             Some(state) if KEPT.contains(state) => _ = kept.insert(id),

@@ -164,7 +164,8 @@ fn check_left_overs(path: &str, text: &str, found: &mut Vec<Violation>) {
 fn has_word(line: &str, marker: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(marker).any(|(at, _)| {
-        let (before, after) = (&line[..at], &line[at + marker.len()..]);
+        let before = &line[..at];
+        let after = &line[at + marker.len()..];
         let goes_on = marker.ends_with(is_part) && after.starts_with(is_part);
         !goes_on && !before.ends_with(is_part)
     })

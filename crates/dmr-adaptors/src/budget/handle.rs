@@ -180,7 +180,8 @@ impl Drop for Budget {
 /// `Budget("tenant", 3 GiB of 8 GiB)`.
 impl fmt::Debug for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, used) = (self.name(), human_bytes(self.reserved_bytes()));
+        let name = self.name();
+        let used = human_bytes(self.reserved_bytes());
         f.write_str("Budget(")?;
         if !name.is_untagged() {
             write!(f, "{:?}, ", name.name())?;

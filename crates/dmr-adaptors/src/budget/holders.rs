@@ -22,7 +22,8 @@ impl Tree {
         };
         match refused {
             Refused::Full { account, remaining } => {
-                let (name, pending) = (*lock(&account.name), self.retired_bytes(&account, None));
+                let name = *lock(&account.name);
+                let pending = self.retired_bytes(&account, None);
                 new(name, account.limit(), remaining, pending, self.holders(&account))
             }
             Refused::Outer(OuterRefusal { limit, remaining, shared }) => {

@@ -53,7 +53,8 @@ fn loom_the_limit_is_never_exceeded_and_nothing_is_left_charged() {
         let threads: Vec<_> = [&whole, &whole, &part]
             .into_iter()
             .map(|budget| {
-                let (budget, out) = (budget.clone(), Arc::clone(&out));
+                let budget = budget.clone();
+                let out = Arc::clone(&out);
                 thread::spawn(move || {
                     if charge(&budget.tree, &budget.account, 1) {
                         assert!(out.fetch_add(1, Ordering::Relaxed) < 2);
@@ -91,7 +92,8 @@ fn loom_nothing_is_granted_after_the_limit_was_lowered() {
         let whole = Budget::new(2);
         let is_lowered = Arc::new(AtomicU64::new(0));
         let lowers = {
-            let (whole, is_lowered) = (whole.clone(), Arc::clone(&is_lowered));
+            let whole = whole.clone();
+            let is_lowered = Arc::clone(&is_lowered);
             thread::spawn(move || {
                 whole.set_limit(0);
                 is_lowered.store(1, Ordering::Release);

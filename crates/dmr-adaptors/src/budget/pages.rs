@@ -33,7 +33,8 @@ impl<R: DeviceMemoryResource + 'static> VirtualMemory for GlobalDeviceBudget<R> 
     }
 
     fn create(&self, bytes: u64, tag: AllocTag) -> ResourceResult<PhysicalMemory> {
-        let (pages, charged) = (self.pages()?, bytes.min(MAX_BYTES));
+        let pages = self.pages()?;
+        let charged = bytes.min(MAX_BYTES);
         let charge = self.charge(charged, tag)?;
         let memory = pages.create(bytes, tag)?;
         charge.keep();
@@ -46,7 +47,8 @@ impl<R: DeviceMemoryResource + 'static> VirtualMemory for GlobalDeviceBudget<R> 
             Ok(pages) => pages,
             Err(error) => return Err(DestroyError::new(error, memory)),
         };
-        let (key, tag) = (self.key(Item::Memory(memory.handle())), memory.tag());
+        let key = self.key(Item::Memory(memory.handle()));
+        let tag = memory.tag();
         // First: once the memory is destroyed other memory may have its handle.
         let charged = self.tree.charges.remove(key, u64::MAX);
         let result = pages.destroy(memory);

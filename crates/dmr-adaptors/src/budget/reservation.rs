@@ -143,7 +143,8 @@ impl Queued<'_> {
 
     fn join(&mut self, state: &mut State, is_charging: bool) {
         let number = *self.number.get_or_insert_with(|| state.next_id());
-        let (account, bytes) = (Arc::clone(self.account), self.bytes);
+        let account = Arc::clone(self.account);
+        let bytes = self.bytes;
         state.waiters.insert(number, Waiter { account, bytes, is_charging });
         self.tree.set_waiting(state);
     }

@@ -94,7 +94,8 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
     }
 
     fn wrap(resource: Arc<R>, budget: &Budget, reap_pending: bool) -> Self {
-        let (tree, account) = (Arc::clone(&budget.tree), Arc::clone(&budget.account));
+        let tree = Arc::clone(&budget.tree);
+        let account = Arc::clone(&budget.account);
         let source = Arc::new(Source::new(&account, Arc::clone(&resource) as _));
         let streams = resource.stream_pool();
         let by_slot = tree.charges.add_resource(streams);
@@ -103,7 +104,8 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
 
     /// Charges what is outstanding upstream and not charged yet.
     fn charge_existing(&self) {
-        let (usage, Self { tree, account, .. }) = (self.resource.usage(), self);
+        let usage = self.resource.usage();
+        let Self { tree, account, .. } = self;
         let live = usage.live.saturating_sub(tree.live_bytes(account, self.streams));
         let retired = tree.retired_bytes(account, Some(self.streams));
         let retired = usage.retired.saturating_sub(retired).min(MAX_BYTES);
@@ -135,7 +137,8 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         if Arc::strong_count(&self.source) > 1 {
             return Err(self);
         }
-        let (resource, budget) = (Arc::clone(&self.resource), self.budget());
+        let resource = Arc::clone(&self.resource);
+        let budget = self.budget();
         let reap_pending = self.reap_pending;
         drop(self);
         let unshared = Arc::try_unwrap(resource);
@@ -178,7 +181,9 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
     /// Removes the charge of a block that is about to leave the resource, because another one may have its slot then.
     #[inline]
     fn remove_charge(&self, block: &DeviceBlock) -> RemovedCharge<'_, R> {
-        let (budget, id, key) = (self, block.id(), self.key_of(block));
+        let budget = self;
+        let id = block.id();
+        let key = self.key_of(block);
         match self.tree.charges.remove(key, u64::MAX) {
             Some(bytes) => RemovedCharge { budget, id, key, bytes, tag: block.tag() },
             None => {
@@ -366,7 +371,9 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
             return self.resource.try_grow(block, bytes);
         }
         let Self { tree, account, resource, .. } = self;
-        let (key, tag, bytes_before) = (self.key_of(block), block.tag(), block.bytes());
+        let key = self.key_of(block);
+        let tag = block.tag();
+        let bytes_before = block.bytes();
         let own = tree.charges.get(key);
         // For all of its size, even if it grew upstream.
         let charged = (bytes as u64).min(MAX_BYTES);
@@ -438,7 +445,8 @@ impl<R: DeviceMemoryResource + 'static> Drop for GlobalDeviceBudget<R> {
 impl<R: DeviceMemoryResource + 'static> fmt::Debug for GlobalDeviceBudget<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let budget = self.budget();
-        let (name, limit) = (budget.name(), human_bytes(budget.limit()));
+        let name = budget.name();
+        let limit = human_bytes(budget.limit());
         f.write_str("Budget(")?;
         if !name.is_untagged() {
             write!(f, "{:?}, ", name.name())?;

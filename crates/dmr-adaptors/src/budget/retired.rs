@@ -160,7 +160,8 @@ impl Tree {
             resource.is_some() && is_dropped.load(Ordering::Acquire)
         };
         let drop_one = |block: &mut Retired| {
-            let (account, is_dropped) = (Arc::clone(&block.source.account), AtomicBool::new(true));
+            let account = Arc::clone(&block.source.account);
+            let is_dropped = AtomicBool::new(true);
             let without = Source { account, resource: None, is_dropped };
             mem::replace(&mut block.source, Arc::new(without))
         };

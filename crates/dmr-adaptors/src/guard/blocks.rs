@@ -166,7 +166,8 @@ impl Blocks {
         &self,
         mut check: impl FnMut(&WholeBlock, &Arc<Allocation>) -> ResourceResult<()>,
     ) -> ResourceResult<()> {
-        let (state, mut outcome) = (self.state(), Ok(()));
+        let state = self.state();
+        let mut outcome = Ok(());
         for whole in state.narrowed.live() {
             if let Some(guarded) = state.guarded.get(&whole.id().generation()) {
                 outcome = outcome.and(check(whole, &guarded.allocation));

@@ -36,12 +36,14 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
             .and_then(|()| ops.join_home_stream(whole));
         if joined != Ok(true) {
             self.undo(work);
-            let (home, problem) = (whole.alloc_stream(), StreamProblem::ReturnedLease);
+            let home = whole.alloc_stream();
+            let problem = StreamProblem::ReturnedLease;
             return joined.and(Err(ResourceError::stream_misuse(home, problem)));
         }
         // The fill is not recorded as a use. A use would replace the allocation, which also covers unrecorded
         // work on the home stream, and now the fill.
-        let (stream, is_tracked) = (work.stream, work.tokens.is_some());
+        let stream = work.stream;
+        let is_tracked = work.tokens.is_some();
         self.cancel(work);
         if is_tracked && !ops.count_as_allocation(whole) {
             self.upstream().record_block_use(whole, stream)?;
@@ -74,7 +76,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     }
 
     fn check_and_fill(&self, kept: &Kept, by_owner: bool) -> ResourceResult<()> {
-        let (Kept { whole, allocation, .. }, ops) = (kept, self.ops());
+        let Kept { whole, allocation, .. } = kept;
+        let ops = self.ops();
         let stream = ops.library_stream(whole)?;
         let work = self.begin(whole.id(), stream, Access::ReadWrite)?;
         let is_awaited = by_owner && self.config.mode == GuardChecks::Immediate;
@@ -154,7 +157,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         if kept.allocation.bytes == 0 {
             return Ok(());
         }
-        let (Kept { whole, allocation, .. }, ops) = (kept, self.ops());
+        let Kept { whole, allocation, .. } = kept;
+        let ops = self.ops();
         let stream = ops.library_stream(whole)?;
         let work = self.begin(whole.id(), stream, Access::Read)?;
         let check = Check::new(allocation, Phase::Freed, &self.findings);

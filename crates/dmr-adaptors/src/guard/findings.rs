@@ -40,7 +40,8 @@ impl Check {
         phase: Phase,
         findings: &Arc<Findings>,
     ) -> Self {
-        let (allocation, findings) = (Arc::clone(allocation), Arc::clone(findings));
+        let allocation = Arc::clone(allocation);
+        let findings = Arc::clone(findings);
         Self { allocation, phase, findings, is_submitted: false }
     }
 }

@@ -85,7 +85,8 @@ impl DebugGuardLayer {
     /// Sets the bounds of the quarantine: at most `bytes` bytes of device memory, red zones included,
     /// in at most `blocks` blocks. Default: 64 MiB in 1024 blocks. 0 disables it.
     pub const fn with_quarantine(mut self, bytes: usize, blocks: usize) -> Self {
-        (self.quarantine_bytes, self.quarantine_blocks) = (bytes, blocks);
+        self.quarantine_bytes = bytes;
+        self.quarantine_blocks = blocks;
         self
     }
 

@@ -106,7 +106,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         all: bool,
     ) -> (u64, ResourceResult<()>) {
         let lost = quarantine.lost.take().map_or(Ok(()), Err);
-        let (mut freed, mut outcome) = (0, lost.and(self.admit(quarantine)));
+        let mut freed = 0;
+        let mut outcome = lost.and(self.admit(quarantine));
         let all = all || self.is_lost.load(Ordering::Relaxed);
         let mut refused = VecDeque::new();
         while (all || self.is_beyond_bounds(quarantine))
@@ -182,8 +183,10 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     /// other one, which may be any memory, is leaked.
     #[allow(clippy::result_large_err, reason = "the block is returned, and is not on the heap")]
     pub(super) fn release(&self, kept: Kept) -> Result<u64, NotReleased> {
-        let (Kept { whole, allocation, .. }, upstream) = (kept, self.upstream());
-        let (id, passed) = (whole.id(), PassedBlock::of(&whole));
+        let Kept { whole, allocation, .. } = kept;
+        let upstream = self.upstream();
+        let id = whole.id();
+        let passed = PassedBlock::of(&whole);
         match upstream.deallocate(whole).map_err(|refusal| passed.check("deallocate", refusal)) {
             Ok(state) => {
                 Ok(self.blocks.release(&allocation, id, state, |id| upstream.is_retired(id)))

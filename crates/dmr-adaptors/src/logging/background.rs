@@ -284,7 +284,8 @@ impl<S: LoggingSink> Writer<S> {
 
     fn run(mut self, requests: &Receiver<Request>) {
         self.shared.writer.store(thread_number(), Ordering::Relaxed);
-        let (mut found, mut is_last) = (false, false);
+        let mut found = false;
+        let mut is_last = false;
         while !is_last {
             let first = requests.recv_timeout(if found { BUSY } else { IDLE }).ok();
             // Received before the queues are read: what was pushed before a request is passed on before its flush.

@@ -76,7 +76,8 @@ const KEPT: usize = 1 << 20;
 impl CsvFile {
     fn create(path: &Path) -> io::Result<Self> {
         let gzip = path.extension().is_some_and(|extension| extension == "gz");
-        let (file, text) = (File::create(path)?, COLUMNS.join(",") + "\n");
+        let file = File::create(path)?;
+        let text = COLUMNS.join(",") + "\n";
         let mut rows = Rows { file, gzip, text, bytes: Vec::new(), written: 0 };
         // A file without rows is a log already.
         rows.write()?;

@@ -113,7 +113,8 @@ impl<R: DeviceMemoryResource> LoggingResource<R> {
         tag: AllocTag,
         error: &ResourceError,
     ) {
-        let (bytes, stream) = (bytes as u64, stream.slot() as u64);
+        let bytes = bytes as u64;
+        let stream = stream.slot() as u64;
         let record = record(RecordAction::Allocate, self.upstream.device_ordinal(), Some(error));
         self.log(&AllocationRecord { bytes, stream, tag, ..record });
     }

@@ -153,12 +153,14 @@ impl AllCounters {
         let by_tag = self.by_tag.by_name.iter().map(|(&tag, &index)| {
             let counters = &self.by_tag.counters[index];
             let Counters { bytes, blocks, failures } = **counters;
-            let (bytes, allocations) = (Counter::from(bytes), Counter::from(blocks));
+            let bytes = Counter::from(bytes);
+            let allocations = Counter::from(blocks);
             TagStatistics { tag, bytes, allocations, frees: counters.frees(), failures }
         });
         let by_stream = self.by_stream.iter().enumerate().map(|(slot, of_stream)| {
             let Counters { bytes, blocks, .. } = **of_stream;
-            let (bytes, allocations) = (Counter::from(bytes), Counter::from(blocks));
+            let bytes = Counter::from(bytes);
+            let allocations = Counter::from(blocks);
             StreamStatistics { slot, bytes, allocations, frees: of_stream.frees() }
         });
         Statistics {

@@ -66,7 +66,8 @@ impl<R: DeviceMemoryResource> StatisticsResource<R> {
     /// which distinguishes several statistics of one device), `device` (the CUDA ordinal) and, for the
     /// metrics `dmr_tag_*`, `tag`. Gauges are in bytes and blocks; counters are set to absolute values.
     pub fn export(&self, name: &'static str) {
-        let (statistics, usage) = (self.snapshot(), self.usage());
+        let statistics = self.snapshot();
+        let usage = self.usage();
         let device = self.device_ordinal().to_string();
         let overall = [Label::new("resource", name), Label::new("device", device)];
         let set = |metric, value: u64| gauge!(metric, overall.iter()).set(value as f64);

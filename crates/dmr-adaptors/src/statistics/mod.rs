@@ -133,7 +133,9 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for StatisticsResource<R> {
 
     #[inline]
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        let (bytes, tag, stream) = (block.bytes() as u64, block.tag(), block.alloc_stream());
+        let bytes = block.bytes() as u64;
+        let tag = block.tag();
+        let stream = block.alloc_stream();
         match self.upstream.deallocate(block) {
             Ok(state) => {
                 self.count(Event::Freed(bytes), tag, Some(stream));
@@ -144,7 +146,9 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for StatisticsResource<R> {
     }
 
     fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
-        let (bytes, tag, stream) = (block.bytes() as u64, block.tag(), block.alloc_stream());
+        let bytes = block.bytes() as u64;
+        let tag = block.tag();
+        let stream = block.alloc_stream();
         let given = self.upstream.give_away(block)?;
         self.count(Event::Freed(bytes), tag, Some(stream));
         Ok(given)

@@ -110,7 +110,8 @@ pub struct ScopeStatistics {
 
 impl ScopeStatistics {
     pub(super) fn new(tag: AllocTag, counted: Counters) -> Self {
-        let (Counters { bytes, blocks, failures }, frees) = (counted, counted.frees());
+        let Counters { bytes, blocks, failures } = counted;
+        let frees = counted.frees();
         Self { tag, bytes, allocations: blocks, frees, failures }
     }
 }
@@ -166,6 +167,8 @@ impl fmt::Display for Statistics {
 
 fn line(bytes: &Counter, blocks: &Counter) -> String {
     let [current, peak, total] = [bytes.current, bytes.peak, bytes.total].map(human_bytes);
-    let (count, most, all) = (blocks.current, blocks.peak, blocks.total);
+    let count = blocks.current;
+    let most = blocks.peak;
+    let all = blocks.total;
     format!("{current} in {count} blocks, peak {peak} in {most}, total {total} in {all}")
 }

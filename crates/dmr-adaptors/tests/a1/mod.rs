@@ -138,7 +138,8 @@ pub fn rows(path: &Path) -> Vec<AllocationRecord> {
 /// Checks that the rows are sorted by order and in time order, that no two rows of a thread have the same
 /// order, and that no address is live twice. Returns how many addresses are live at the end.
 pub fn check_order(rows: &[AllocationRecord]) -> usize {
-    let (mut live, mut last_of_thread) = (HashMap::new(), HashMap::new());
+    let mut live = HashMap::new();
+    let mut last_of_thread = HashMap::new();
     let mut last = (0, 0);
     for row in rows {
         let this = (row.order, row.time_ns);

@@ -74,7 +74,8 @@ impl Sequence {
         self.hash.word(bytes);
         self.live += bytes;
         if self.live > self.peak_live {
-            (self.peak_live, self.peak_at) = (self.live, self.ops.len());
+            self.peak_live = self.live;
+            self.peak_at = self.ops.len();
         }
         self.ops.push(Op { allocates: true, bytes, slot, stream });
         slot

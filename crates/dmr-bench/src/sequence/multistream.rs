@@ -17,7 +17,8 @@ pub fn multistream(seed: u64, thread: u64, ops: usize) -> Sequence {
     let mut live: Vec<(usize, u64)> = Vec::new();
     for _ in 0..ops {
         // Always two draws, whatever becomes of them.
-        let (coin, value) = (draws.next_u64(), draws.next_u64());
+        let coin = draws.next_u64();
+        let value = draws.next_u64();
         let count = live.len() as u64;
         if count == 0 || (count < MOST_LIVE && coin >> 63 == 0) {
             let octave = 8 + (((value >> 32) * 16) >> 32);

@@ -33,7 +33,8 @@ impl Pressure {
 #[must_use]
 pub fn lock_step_peak(sequences: &[Sequence]) -> u64 {
     let steps = sequences.iter().map(|sequence| sequence.ops.len()).max().unwrap_or(0);
-    let (mut live, mut peak) = (0, 0);
+    let mut live = 0;
+    let mut peak = 0;
     for step in 0..steps {
         for op in sequences.iter().filter_map(|sequence| sequence.ops.get(step)) {
             live = if op.allocates { live + op.bytes } else { live - op.bytes };

@@ -11,7 +11,8 @@ pub fn random(blocks: u64, max_mib: u64) -> Sequence {
     let mut draws = MinStd(1);
     let mut sequence = Sequence::new(1);
     let mut live: Vec<(usize, u64)> = Vec::new();
-    let (mut count, mut used) = (0, 0);
+    let mut count = 0;
+    let mut used = 0;
     for _ in 0..2 * blocks {
         let bytes = draws.between(1, max_mib << 20);
         let allocates = live.is_empty() || {

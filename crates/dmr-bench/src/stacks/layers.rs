@@ -61,7 +61,8 @@ impl Log {
     pub fn rows(&self) -> Result<u64, BenchError> {
         self.flush()?;
         let mut file = BufReader::new(File::open(&self.path).map_err(BenchError::new)?);
-        let (mut lines, mut bytes) = (0, vec![0; 1 << 16]);
+        let mut lines = 0;
+        let mut bytes = vec![0; 1 << 16];
         loop {
             let read = file.read(&mut bytes).map_err(BenchError::new)?;
             if read == 0 {
@@ -86,7 +87,8 @@ pub(super) fn wrap<R: DeviceMemoryResource + 'static>(
 ) -> Result<Stack, BenchError> {
     // Never refuses anything: what is measured is that it counts.
     let budget = BudgetLayer::new(u64::MAX / 2);
-    let (statistics, base) = (StatisticsLayer::new(), ResourceBuilder::new(base));
+    let statistics = StatisticsLayer::new();
+    let base = ResourceBuilder::new(base);
     match layer {
         None => Ok(Stack::of(base.build_shared(), None)),
         Some("budget") => Ok(Stack::of(base.layer(budget).build_shared(), None)),

@@ -64,7 +64,8 @@ pub fn can_be_limited(name: &str) -> bool {
 /// A pool of the driver with a maximum size.
 fn driver_pool(streams: &Arc<StreamPool>, limit: u64) -> Result<Limited, BenchError> {
     let resource = bounded_driver_pool(streams, limit)?;
-    let (counted, trimmed) = (Arc::clone(&resource), Arc::clone(&resource));
+    let counted = Arc::clone(&resource);
+    let trimmed = Arc::clone(&resource);
     let reserved_peak: ReservedPeak = Box::new(move || Ok(counted.reserved_bytes()?.high));
     let stack = Stack { reserved_peak: Some(reserved_peak), ..Stack::of(resource, None) };
     Ok(Limited { stack, trim: Box::new(move || Ok(trimmed.trim_to(0).map(drop)?)) })
@@ -113,7 +114,8 @@ fn over_pages(
     let pages = VirtualCudaResource::new(Arc::clone(streams), VirtualConfig::new())?;
     let upstream = BudgetLayer::new(limit).layer(pages);
     let pool = Arc::new(PoolResource::new(upstream, Arc::clone(streams), config)?);
-    let (counted, trimmed) = (Arc::clone(&pool), Arc::clone(&pool));
+    let counted = Arc::clone(&pool);
+    let trimmed = Arc::clone(&pool);
     let reserved_peak: ReservedPeak = Box::new(move || Ok(counted.reserved_high()));
     let stack = Stack { reserved_peak: Some(reserved_peak), ..Stack::of(pool, None) };
     Ok(Limited { stack, trim: Box::new(move || Ok(trimmed.trim_to(0).map(drop)?)) })

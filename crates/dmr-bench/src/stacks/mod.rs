@@ -91,7 +91,8 @@ pub fn make(name: &str, streams: &Arc<StreamPool>) -> Result<Stack, BenchError> 
     let found = STACKS.iter().find(|(known, _)| is_known && *known == base);
     let Some((_, make)) = found else {
         let bases: Vec<_> = STACKS.iter().map(|(name, _)| *name).collect();
-        let (bases, layers) = (bases.join(", "), LAYERS.join(", +"));
+        let bases = bases.join(", ");
+        let layers = LAYERS.join(", +");
         return Err(BenchError(format!("no resource {name}: there are {bases}; with +{layers}")));
     };
     make(streams, layer)

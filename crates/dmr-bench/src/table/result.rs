@@ -87,11 +87,13 @@ impl Key {
         match outcome.workload.as_str() {
             "pingpong" => number("size").and_then(|n| row("W1", vec![n], n.to_string())),
             "random" => {
-                let (n, max) = (number("num_allocations")?, number("max_size_mib")?);
+                let n = number("num_allocations")?;
+                let max = number("max_size_mib")?;
                 row("W2", vec![n, max], format!("n={n} m={max}"))
             }
             "multistream" => {
-                let (threads, touch) = (number("threads")?, number("touch").unwrap_or(0));
+                let threads = number("threads")?;
+                let touch = number("touch").unwrap_or(0);
                 let work = if touch > 0 { "+touch" } else { "" };
                 row("W3", vec![touch, threads], format!("t={threads}{work}"))
             }
@@ -109,7 +111,8 @@ impl Key {
             "pressure" => number("threads").and_then(|n| row("W8", vec![n], format!("t={n}"))),
             "stack" => {
                 let of = outcome.params.get("of")?.as_str()?;
-                let (size, threads) = (number("size"), number("threads"));
+                let size = number("size");
+                let threads = number("threads");
                 let words = [size.map(|n| n.to_string()), threads.map(|n| format!("t={n}"))];
                 let name = words.into_iter().flatten().fold(of.to_owned(), |a, b| a + " " + &b);
                 let nth = of.bytes().last().unwrap_or_default();

@@ -157,7 +157,9 @@ fn compare(
     name: &str,
     is_peer: impl Fn(&str) -> bool,
 ) -> Option<Comparison> {
-    let (mut ours, mut ratios, mut is_cut) = (Vec::new(), Vec::new(), false);
+    let mut ours = Vec::new();
+    let mut ratios = Vec::new();
+    let mut is_cut = false;
     let mut peers: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for round in rounds.values() {
         let Some(own) = figure(key, round, name) else { continue };

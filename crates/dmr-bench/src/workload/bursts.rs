@@ -150,7 +150,8 @@ impl Course<'_> {
                 let stack = (round + nth) % places.len();
                 self.together.start();
                 is_last |= self.budget_is_spent.load(Ordering::Relaxed);
-                let (place, slots) = (&places[stack], &mut slots[stack]);
+                let place = &places[stack];
+                let slots = &mut slots[stack];
                 let turn = || match &failure {
                     Some(_) => Ok(Outcome::default()),
                     None if is_last => place.call_by_call(burst, slots, &mut || Ok(())),

@@ -219,7 +219,8 @@ impl Runner {
     }
 
     fn copy(&self, ptr: u64) -> Result<(), BenchError> {
-        let (to, bytes) = (self.target.ptr(), self.bytes);
+        let to = self.target.ptr();
+        let bytes = self.bytes;
         // SAFETY: as above; the target lives as long as the runner.
         Ok(unsafe { work::copy(&self.device, to, ptr, bytes, self.b.stream()) }?)
     }
@@ -240,7 +241,8 @@ impl Runner {
         let of = |figure: fn(&Round) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
         let ratios: Vec<f64> =
             rounds.iter().zip(none).map(|(own, none)| own.host_ns() / none.host_ns()).collect();
-        let (host, wall) = (of(Round::host_ns), of(Round::wall_ns));
+        let host = of(Round::host_ns);
+        let wall = of(Round::wall_ns);
         let made: usize = rounds.iter().map(|round| round.made).sum();
         let total: Duration = rounds.iter().map(|round| round.host).sum();
         let total_wall: Duration = rounds.iter().map(|round| round.wall).sum();

@@ -33,10 +33,13 @@ fn line(machine: &Machine, plan: &Plan, name: &str) -> Result<Line, BenchError> 
         NONE => None,
         name => Some(stacks::make(name, &streams)?),
     };
-    let (a, b) = (streams.acquire()?, streams.acquire()?);
+    let a = streams.acquire()?;
+    let b = streams.acquire()?;
     let unrelated = PatternOps::new(streams.clone())?;
-    let (written, read) = (Event::new(device)?, Event::new(device)?);
-    let (fixed, target) = (Memory::new(device, BYTES)?, Memory::new(device, BYTES)?);
+    let written = Event::new(device)?;
+    let read = Event::new(device)?;
+    let fixed = Memory::new(device, BYTES)?;
+    let target = Memory::new(device, BYTES)?;
     // The first delay compiles its kernel.
     unrelated.delay(a.id(), 1)?;
     let spin = UNRELATED.as_nanos() as u64;
@@ -48,7 +51,8 @@ fn line(machine: &Machine, plan: &Plan, name: &str) -> Result<Line, BenchError> 
         // SAFETY: as above.
         unsafe { work::copy(device, target.ptr(), ptr, BYTES, b.stream()) }
     };
-    let (mut of_b, mut of_a) = (Vec::new(), Vec::new());
+    let mut of_b = Vec::new();
+    let mut of_a = Vec::new();
     // The first round is not counted.
     for round in 0..=plan.rounds {
         let resource: Option<&dyn DeviceMemoryResource> = stack.as_ref().map(|it| &*it.resource);
@@ -92,7 +96,8 @@ fn line(machine: &Machine, plan: &Plan, name: &str) -> Result<Line, BenchError> 
     let bad = target.read()?.iter().filter(|&&byte| byte != 0x5A).count();
     let nanoseconds =
         |all: &[Duration]| all.iter().map(|it| it.as_nanos() as f64).collect::<Vec<_>>();
-    let (b_ns, a_ns) = (median(&nanoseconds(&of_b)), median(&nanoseconds(&of_a)));
+    let b_ns = median(&nanoseconds(&of_b));
+    let a_ns = median(&nanoseconds(&of_a));
     let mut samples: Vec<u32> = of_b.iter().map(|&it| super::pass::nanoseconds(it)).collect();
     let line = Line::new(name, "overlap", json!({ "size": BYTES, "unrelated_ns": spin }))
         .with("threads", 1)

@@ -104,7 +104,9 @@ impl Place<'_> {
             }
             made += 1;
         }
-        (outcome.start, outcome.end, outcome.made) = (Some(start), Some(Instant::now()), made);
+        outcome.start = Some(start);
+        outcome.end = Some(Instant::now());
+        outcome.made = made;
         Ok(outcome)
     }
 
@@ -160,7 +162,8 @@ impl Place<'_> {
                 outcome.trims_ns += before.elapsed().as_nanos() as u64;
             }
         }
-        (outcome.start, outcome.end) = (Some(start), Some(Instant::now()));
+        outcome.start = Some(start);
+        outcome.end = Some(Instant::now());
         Ok(outcome)
     }
 

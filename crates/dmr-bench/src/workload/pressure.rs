@@ -37,7 +37,8 @@ pub(super) fn run(machine: &Machine, plan: &Plan, emit: &mut dyn FnMut(Line)) ->
     let make = |_| Ok::<_, BenchError>(sequences.clone());
     let mut failed = 0;
     for resource in plan.resources.iter().filter(|name| stacks::can_be_limited(name)) {
-        let (params, pressure) = (&params, Some(pressure));
+        let params = &params;
+        let pressure = Some(pressure);
         let run = sequences::Run { machine, plan, resource, workload: WORKLOAD, params, pressure };
         failed += usize::from(!told(resource, WORKLOAD, params, run.line(&make), emit));
     }
@@ -107,7 +108,8 @@ mod tests {
         let streams = machine.streams().unwrap();
         let lease = streams.acquire().unwrap();
         let inner = stacks::make(stacks::BARE, &streams).unwrap().resource;
-        let (allocations, hash) = (AtomicU64::new(0), Mutex::default());
+        let allocations = AtomicU64::new(0);
+        let hash = Mutex::default();
         let resource = Refusing { inner, allocations, hash };
         let trims = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&trims);

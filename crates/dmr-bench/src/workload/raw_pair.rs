@@ -41,7 +41,8 @@ pub(super) fn line(machine: &Machine, plan: &Plan, params: &Value) -> Result<Lin
         }
         streams.synchronize(lease.id())?;
     }
-    let (mut allocations, mut frees) = (Vec::new(), Vec::new());
+    let mut allocations = Vec::new();
+    let mut frees = Vec::new();
     for _ in 0..per_round {
         let start = Instant::now();
         let ptr = pool.allocate(bytes, stream)?;

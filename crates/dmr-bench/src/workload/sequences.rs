@@ -126,7 +126,8 @@ impl Run<'_> {
             Some((cold, None)) => (cold, "cold_pass"),
             Some((_, Some(warm))) => (warm, "warm_pass"),
         };
-        let (calls_ns, spans_ns) = (by_call.calls_ns(), timed.spans_ns());
+        let calls_ns = by_call.calls_ns();
+        let spans_ns = timed.spans_ns();
         let threads = course.sequences.len();
         // Of a resource that has only the one pass, without the sampling between the calls.
         let total_ns = match plain {
@@ -204,8 +205,10 @@ impl Course<'_> {
         self.live = Live::default();
         let machine = self.run.machine;
         let resource = self.stack.map(|stack| &*stack.resource);
-        let (live, barrier) = (&self.live, Barrier::new(self.sequences.len()));
-        let (used_peak, reserved_peak) = (&mut self.used_peak, &mut self.reserved_peak);
+        let live = &self.live;
+        let barrier = Barrier::new(self.sequences.len());
+        let used_peak = &mut self.used_peak;
+        let reserved_peak = &mut self.reserved_peak;
         let mut sample = || -> Result<(), BenchError> {
             *used_peak = machine.used_bytes()?.max(*used_peak);
             let reserved = resource.map_or(0, |resource| resource.usage().reserved);

@@ -111,7 +111,8 @@ impl<T: Pod, K: PinnedBufferKind> PinnedElements<T, K> {
         tag: AllocTag,
     ) -> Result<Self, BufferError> {
         const { assert!(align_of::<T>() <= BLOCK_ALIGNMENT, "blocks are aligned to less") };
-        let (stream, element_bytes) = (stream.into(), size_of::<T>());
+        let stream = stream.into();
+        let element_bytes = size_of::<T>();
         let bytes = len
             .checked_mul(element_bytes)
             .filter(|bytes| isize::try_from(*bytes).is_ok())

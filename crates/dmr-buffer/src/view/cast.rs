@@ -24,7 +24,8 @@ impl<'a, T: Pod, M: ViewedMemory> View<'a, T, M> {
     /// [`Cast`](BufferError::Cast) unless the view is a whole number of such elements and begins at an address that is
     /// aligned for them. A block begins at a multiple of 256 bytes.
     pub fn cast<U: Pod>(self) -> Result<View<'a, U, M>, BufferError> {
-        let (bytes, element_bytes) = (self.size_in_bytes(), size_of::<U>());
+        let bytes = self.size_in_bytes();
+        let element_bytes = size_of::<U>();
         let len = match element_bytes {
             // As many elements of no bytes.
             0 if size_of::<T>() == 0 => Some(self.len),

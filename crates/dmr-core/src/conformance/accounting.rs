@@ -9,7 +9,8 @@ use crate::{
 
 pub(super) fn usage_counts_requested_bytes(s: &Subject<'_>) -> Outcome {
     let sizes = [1, 255, ODD, LARGE];
-    let (mut blocks, mut sum) = (Vec::new(), 0);
+    let mut blocks = Vec::new();
+    let mut sum = 0;
     for bytes in sizes {
         blocks.push(s.allocate(bytes, s.a)?);
         sum += bytes as u64;
@@ -56,7 +57,8 @@ impl Expected {
 
 pub(super) fn usage_is_exact_through_a_random_sequence(s: &Subject<'_>) -> Outcome {
     let mut numbers = Numbers::seeded(6);
-    let (mut blocks, mut expected): (Vec<DeviceBlock>, _) = (Vec::new(), Expected::default());
+    let mut blocks: Vec<DeviceBlock> = Vec::new();
+    let mut expected: _ = Expected::default();
     for _ in 0..96 {
         match numbers.below(16) {
             0 => {
@@ -106,14 +108,16 @@ struct Done {
 }
 
 pub(super) fn usage_is_exact_after_eight_threads(s: &Subject<'_>) -> Outcome {
-    let (resource, streams) = (s.resource, [s.a, s.b]);
+    let resource = s.resource;
+    let streams = [s.a, s.b];
     let done: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|i| scope.spawn(move || mixed_operations(resource, streams[i % 2], i as u64)))
             .collect();
         threads.into_iter().map(|thread| thread.join()).collect()
     });
-    let (mut held, mut allocated) = (Vec::new(), 0);
+    let mut held = Vec::new();
+    let mut allocated = 0;
     for thread in done {
         let thread =
             thread.map_err(|p| Failure::new(format!("a thread panicked: {}", message_of(&*p))))?;
@@ -146,7 +150,8 @@ pub(super) fn is_retired_reports_retired_blocks(s: &Subject<'_>) -> Outcome {
     for round in 0..24 {
         let (home, other) = if numbers.below(2) == 0 { (s.a, s.b) } else { (s.b, s.a) };
         let block = s.allocate(1 + numbers.below(4 * ODD), home)?;
-        let (id, bytes) = (block.id(), block.bytes() as u64);
+        let id = block.id();
+        let bytes = block.bytes() as u64;
         s.fill(home, &block, 1)?;
         if s.tracks() && numbers.below(2) == 0 {
             let tokens = s.resource.prepare_uses(&[BlockUse::new(id, Access::Read)], other);

@@ -57,7 +57,8 @@ pub(super) fn generations_are_never_reused(s: &Subject<'_>) -> Outcome {
     let mut held = Vec::new();
     for round in 0..48 {
         let block = s.allocate(ODD, s.a)?;
-        let (generation, fresh) = (block.generation(), seen.insert(block.generation()));
+        let generation = block.generation();
+        let fresh = seen.insert(block.generation());
         ensure!(block.id().generation() == generation, "a block and its id disagree");
         // Most are deallocated at once, so that their addresses are allocated again.
         if round % 8 == 0 {

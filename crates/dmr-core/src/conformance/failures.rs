@@ -62,7 +62,8 @@ pub(super) fn a_block_of_another_resource_is_returned_in_the_error(
     // The stranger has a block of its own, which differs only in its identity.
     let its_own = stranger.allocate(ODD, stranger.a)?;
     let block = owner.allocate(ODD, owner.a)?;
-    let (id, before) = (block.id(), stranger.usage()?);
+    let id = block.id();
+    let before = stranger.usage()?;
     let Err(refusal) = stranger.resource.deallocate(block) else {
         return Err(Failure::new("a block of another resource was deallocated, and is lost"));
     };

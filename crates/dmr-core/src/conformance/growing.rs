@@ -12,7 +12,8 @@ pub(super) fn a_part_is_refused_and_its_whole_can_be_freed(s: &Subject<'_>) -> O
         let block = s.allocate(WHOLE, s.a)?;
         let neighbour = s.allocate(WHOLE, s.a)?;
         s.fill(s.a, &neighbour, 0x22)?;
-        let (id, before) = (block.id(), s.usage()?);
+        let id = block.id();
+        let before = s.usage()?;
         let (part, whole) = narrow(block, offset, bytes)?;
         let part = refused_part(s, part, &before)?;
         // A part of the part, of the same size.
@@ -99,7 +100,9 @@ pub(super) fn growing_is_counted_exactly_or_changes_nothing(s: &Subject<'_>) -> 
 
 /// Grows a block, and checks what `try_grow` returns against the block and the accounting.
 fn grow(s: &Subject<'_>, block: &mut DeviceBlock, wanted: usize) -> Outcome {
-    let (id, bytes, before) = (block.id(), block.bytes(), s.usage()?);
+    let id = block.id();
+    let bytes = block.bytes();
+    let before = s.usage()?;
     let result = s.resource.try_grow(block, wanted);
     let after = s.usage()?;
     let grown = match result {

@@ -46,7 +46,8 @@ pub(super) fn blocks_are_aligned(s: &Subject<'_>) -> Outcome {
     let mut blocks = Vec::new();
     for bytes in [1, 2, 255, 256, 257, 511, 513, 4095, 4097, (64 << 10) + 1] {
         let block = s.allocate(bytes, s.a)?;
-        let (ptr, alignment) = (block.ptr(), block.alignment());
+        let ptr = block.ptr();
+        let alignment = block.alignment();
         blocks.push(block);
         ensure!(
             alignment >= BLOCK_ALIGNMENT && alignment.is_power_of_two(),

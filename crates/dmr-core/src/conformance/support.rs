@@ -70,7 +70,8 @@ pub(super) struct Subject<'a> {
 
 impl<'a> Subject<'a> {
     pub(super) fn new(harness: &'a dyn Harness) -> Outcome<Self> {
-        let (resource, [a, b]) = (harness.resource(), harness.streams());
+        let resource = harness.resource();
+        let [a, b] = harness.streams();
         let outstanding = resource.usage().outstanding();
         ensure!(outstanding == 0, "a fresh resource has {outstanding} bytes outstanding");
         Ok(Self { harness, resource, a, b })
@@ -130,7 +131,8 @@ impl<'a> Subject<'a> {
 
     /// Returns the accounting, and fails if its figures contradict each other.
     pub(super) fn usage(&self) -> Outcome<Usage> {
-        let (usage, outstanding) = (self.resource.usage(), self.resource.bytes_outstanding());
+        let usage = self.resource.usage();
+        let outstanding = self.resource.bytes_outstanding();
         ensure!(
             outstanding == usage.outstanding(),
             "bytes_outstanding is {outstanding}, but live + retired in {usage:?} is {}",

@@ -20,7 +20,8 @@ pub(super) fn uses_are_tracked_or_refused(s: &Subject<'_>) -> Outcome {
 pub(super) fn refuses(s: &Subject<'_>) -> Outcome {
     ensure!(!s.tracks(), "the resource has use tracking");
     let block = s.allocate(ODD, s.a)?;
-    let (id, access) = (block.id(), Access::Read);
+    let id = block.id();
+    let access = Access::Read;
     let uses = [BlockUse::new(id, access)];
     let tokens = || {
         let mut tokens = UseTokens::new(s.b);

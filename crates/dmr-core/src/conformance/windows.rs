@@ -118,7 +118,8 @@ pub(super) fn the_whole_waits_for_its_parts(s: &Subject<'_>) -> Outcome {
     let halves = halves(&block);
     for (stream, bytes) in [(s.b, halves[0]), (s.a, halves[1])] {
         let tokens = open_part(s, &block, stream, Write, bytes)?;
-        let (offset, len) = (bytes.start() - block.ptr(), bytes.end() - bytes.start());
+        let offset = bytes.start() - block.ptr();
+        let len = bytes.end() - bytes.start();
         let narrowed = block.narrow(offset as usize, len as usize);
         let (part, whole) = narrowed.map_err(|_| Failure::new("a half cannot be narrowed to"))?;
         s.delay(stream)?;

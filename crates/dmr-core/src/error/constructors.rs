@@ -36,7 +36,10 @@ impl ResourceError {
         (free, total): (u64, u64),
         usage: &crate::Usage,
     ) -> Self {
-        let (live, retired, pool, limit) = (usage.live, usage.retired, None, None);
+        let live = usage.live;
+        let retired = usage.retired;
+        let pool = None;
+        let limit = None;
         Self::OutOfMemory { requested, device_ordinal, free, total, live, retired, pool, limit }
     }
 
@@ -57,7 +60,8 @@ impl ResourceError {
     pub fn in_pool(self, requested: usize, usage: &crate::Usage, shortage: PoolShortage) -> Self {
         match self {
             Self::OutOfMemory { device_ordinal, free, total, limit, .. } => {
-                let (live, retired) = (usage.live, usage.retired);
+                let live = usage.live;
+                let retired = usage.retired;
                 let pool = Some(Box::new(shortage));
                 Self::OutOfMemory {
                     requested,
@@ -89,7 +93,8 @@ impl ResourceError {
         pending: u64,
         holders: Vec<Holder>,
     ) -> Self {
-        let (holders, shared) = (holders.into_boxed_slice(), None);
+        let holders = holders.into_boxed_slice();
+        let shared = None;
         Self::OutOfBudget { budget, requested, limit, remaining, pending, holders, shared }
     }
 
@@ -173,7 +178,8 @@ impl ResourceError {
     /// Makes a [`ForeignBlock`](Self::ForeignBlock), from a resource of `device_ordinal`.
     #[must_use]
     pub const fn foreign_block(block: &DeviceBlock, device_ordinal: usize) -> Self {
-        let (generation, block_device) = (block.generation(), block.device_ordinal());
+        let generation = block.generation();
+        let block_device = block.device_ordinal();
         Self::ForeignBlock { generation, block_device, device_ordinal }
     }
 
@@ -186,7 +192,9 @@ impl ResourceError {
     /// Makes a [`PartOfBlock`](Self::PartOfBlock).
     #[must_use]
     pub const fn part_of_block(part: &DeviceBlock) -> Self {
-        let (generation, ptr, bytes) = (part.generation(), part.ptr(), part.bytes());
+        let generation = part.generation();
+        let ptr = part.ptr();
+        let bytes = part.bytes();
         Self::PartOfBlock { generation, ptr, bytes }
     }
 
@@ -210,14 +218,16 @@ impl ResourceError {
         returned: impl std::fmt::Display,
         expected: impl std::fmt::Display,
     ) -> Self {
-        let (returned, expected) = (returned.to_string().into(), expected.to_string().into());
+        let returned = returned.to_string().into();
+        let expected = expected.to_string().into();
         Self::WrongMemory { call, returned, expected }
     }
 
     /// Makes a [`ForeignMemory`](Self::ForeignMemory), from a resource of `device_ordinal`.
     #[must_use]
     pub const fn foreign_memory(memory: &PhysicalMemory, device_ordinal: usize) -> Self {
-        let (bytes, memory_device) = (memory.bytes(), memory.device_ordinal());
+        let bytes = memory.bytes();
+        let memory_device = memory.device_ordinal();
         Self::ForeignMemory { bytes, memory_device, device_ordinal }
     }
 
@@ -236,7 +246,8 @@ impl ResourceError {
     /// Makes an [`OtherPool`](Self::OtherPool), for a use on a stream of `stream_device`.
     #[must_use]
     pub const fn other_pool(block: BlockId, stream: StreamId, stream_device: usize) -> Self {
-        let (generation, block_device) = (block.generation(), block.device_ordinal());
+        let generation = block.generation();
+        let block_device = block.device_ordinal();
         Self::OtherPool { generation, block_device, stream, stream_device }
     }
 

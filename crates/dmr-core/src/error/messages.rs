@@ -92,8 +92,9 @@ mod tests {
 
     fn errors() -> Vec<ResourceError> {
         use ResourceError as E;
-        let (stream, tag, generation) =
-            (StreamId::DEFAULT, AllocTag::new("rows"), Generation::next());
+        let stream = StreamId::DEFAULT;
+        let tag = AllocTag::new("rows");
+        let generation = Generation::next();
         let corruption = Corruption {
             kind: CorruptionKind::Overrun,
             generation,
@@ -134,7 +135,8 @@ mod tests {
     fn each_message_says_what_happened_to_what_and_what_to_do() {
         let errors = errors();
         for error in &errors {
-            let (message, (about, advice)) = (error.to_string(), expected(error));
+            let message = error.to_string();
+            let (about, advice) = expected(error);
             assert!(message.contains(about), "{message}: not {about:?}");
             assert!(message.contains(advice), "{message}: not {advice:?}");
         }

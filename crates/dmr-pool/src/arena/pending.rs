@@ -152,7 +152,8 @@ impl State {
         predicate: impl Fn(&Dependencies, u64) -> bool,
     ) -> Option<Pending<ChunkId>> {
         let units = request.units;
-        let (mut size, mut tries) = (units, 0);
+        let mut size = units;
+        let mut tries = 0;
         let most = units.saturating_add(units / 8);
         loop {
             let mut found = None;
@@ -164,7 +165,8 @@ impl State {
                 if units > most || tries == TRIES {
                     return None;
                 }
-                (tries, larger) = (tries + 1, Some(units + 1));
+                tries = tries + 1;
+                larger = Some(units + 1);
                 let is_accepted = |pending: &Pending<ChunkId>| predicate(&pending.after, since);
                 if self.pending.get(entry).is_some_and(is_accepted) {
                     found = Some(entry);

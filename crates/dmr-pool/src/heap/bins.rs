@@ -167,7 +167,8 @@ impl Bins {
                 *child = successor;
                 return;
             }
-            (at, bits) = (*child, bits << 1);
+            at = *child;
+            bits = bits << 1;
         }
     }
 
@@ -200,7 +201,8 @@ impl Bins {
 
     /// Returns the most units that a chunk has; 0 if there is none.
     pub(super) fn largest(&self, chunks: &Chunks) -> u32 {
-        let (mut at, mut most) = (self.last().and_then(|bin| self.roots[bin.index()]), 0);
+        let mut at = self.last().and_then(|bin| self.roots[bin.index()]);
+        let mut most = 0;
         while let Some(id) = at {
             let chunk = &chunks[id];
             most = most.max(chunk.units);
@@ -266,7 +268,9 @@ fn find_below(chunks: &Chunks, root: ChunkId, bin: Bin, units: u32) -> Option<Ch
         }
         size == units
     };
-    let (mut at, mut bits, mut larger) = (Some(root), bin.open_bits(units), None);
+    let mut at = Some(root);
+    let mut bits = bin.open_bits(units);
+    let mut larger = None;
     while let Some(id) = at {
         let chunk = &chunks[id];
         if consider(id, chunk.units) {
@@ -296,11 +300,13 @@ fn find_below(chunks: &Chunks, root: ChunkId, bin: Bin, units: u32) -> Option<Ch
 #[inline(always)]
 fn smallest_below(chunks: &Chunks, root: ChunkId) -> ChunkId {
     let Chunk { units: mut smallest, links, .. } = chunks[root];
-    let (mut best, mut at) = (root, links.children[0].or(links.children[1]));
+    let mut best = root;
+    let mut at = links.children[0].or(links.children[1]);
     while let Some(id) = at {
         let chunk = &chunks[id];
         if chunk.units < smallest {
-            (best, smallest) = (id, chunk.units);
+            best = id;
+            smallest = chunk.units;
         }
         let [small, large] = chunk.links.children;
         at = small.or(large);
@@ -316,14 +322,16 @@ pub(super) fn of_this_size(chunks: &Chunks, first: ChunkId) -> impl Iterator<Ite
 /// Inserts a chunk into a tree: second in the list of its size, or as a new leaf.
 #[inline(never)]
 fn insert_below(chunks: &mut Chunks, root: ChunkId, bin: Bin, id: ChunkId) {
-    let (mut at, units) = (root, chunks[id].units);
+    let mut at = root;
+    let units = chunks[id].units;
     let mut bits = bin.open_bits(units);
     loop {
         let node = &mut chunks[at];
         if node.units == units {
             let next = node.links.next.replace(id);
             let links = &mut chunks[id].links;
-            (links.previous, links.next) = (Some(at), next);
+            links.previous = Some(at);
+            links.next = next;
             if let Some(next) = next {
                 chunks[next].links.previous = Some(id);
             }
@@ -388,7 +396,8 @@ mod tests {
             steps in prop::collection::vec(
                 (any::<bool>(), prop_oneof![1_u32..80, 4000_u32..4200, any::<u32>()]), 1..200),
         ) {
-            let (mut chunks, mut bins) = (Chunks::default(), Bins::default());
+            let mut chunks = Chunks::default();
+            let mut bins = Bins::default();
             let mut model = BTreeMap::<u32, Vec<ChunkId>>::new();
             for (adds, units) in steps {
                 let units = units.max(1);

@@ -147,7 +147,8 @@ impl Chunks {
     pub(super) fn remove(&mut self, id: ChunkId) {
         let next = self.unused.replace(id);
         let chunk = &mut self[id];
-        (chunk.state, chunk.links.next) = (State::Unused, next);
+        chunk.state = State::Unused;
+        chunk.links.next = next;
     }
 
     /// Returns the chunks in the records from index `from` to index `to`, in no particular order: one

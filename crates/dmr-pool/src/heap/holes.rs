@@ -186,7 +186,8 @@ impl Heap {
     /// Acquires a range of addresses as one chunk. All of them are in free chunks and holes from `first`
     /// on; the parts of these outside of the range stay free, or holes.
     pub(super) fn acquire_range(&mut self, first: ChunkId, addresses: &Range<u64>) -> ChunkId {
-        let (mut whole, mut at) = (None, Some(first));
+        let mut whole = None;
+        let mut at = Some(first);
         while let Some(mut id) = at {
             let chunk = self.chunks[id];
             if chunk.address >= addresses.end {

@@ -161,7 +161,8 @@ impl Heap {
             self.list(id);
             return id;
         };
-        let (units, more) = (self.chunks[before].units, self.chunks[id].units);
+        let units = self.chunks[before].units;
+        let more = self.chunks[id].units;
         if self.free.stays(&self.chunks, before, units + more) {
             self.free_units += u64::from(more);
             self.absorb(before, id);
@@ -177,7 +178,9 @@ impl Heap {
     /// pending queue.
     pub(crate) fn set_pending(&mut self, id: ChunkId, since: u64, entry: u32) {
         let chunk = &mut self.chunks[id];
-        (chunk.since, chunk.entry, chunk.state) = (since, entry, State::Pending);
+        chunk.since = since;
+        chunk.entry = entry;
+        chunk.state = State::Pending;
         self.newest = self.newest.max(since);
         self.pending.insert(&mut self.chunks, id);
     }
@@ -370,7 +373,8 @@ impl Heap {
         let rest = self.chunks.add_record();
         let chunk = &mut self.chunks[id];
         let &mut Chunk { address, units: whole, after, since, is_dedicated, .. } = chunk;
-        (chunk.units, chunk.after) = (units, Some(rest));
+        chunk.units = units;
+        chunk.after = Some(rest);
         self.chunks[rest] = Chunk {
             since,
             before: Some(id),

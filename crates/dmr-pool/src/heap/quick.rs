@@ -185,7 +185,8 @@ impl Heap {
     /// Empties the shelves: merges their chunks with their neighbours. Returns whether there were
     /// any.
     pub(crate) fn flush(&mut self) -> bool {
-        let (mut any, mut shelf) = (false, 0);
+        let mut any = false;
+        let mut shelf = 0;
         while let Some(id) = self.quick.pop_any(&mut shelf) {
             self.merge(id, self.chunks[id].since);
             any = true;

@@ -70,7 +70,8 @@ impl Heap {
             let run = chunk.end() - chunk.address;
             return Some(Window { first: id, addresses, missing: 0, run });
         }
-        let (mut best, mut run) = (None::<Window>, Run::default());
+        let mut best = None::<Window>;
+        let mut run = Run::default();
         for hole in self.holes() {
             let Some(first) = self.first_of_run(hole) else { continue };
             self.read_run(first, u64::MAX, page, &mut run);
@@ -121,13 +122,16 @@ impl Heap {
     /// Reads the run that begins with a chunk, up to the part that contains the address before `end`.
     fn read_run(&self, first: ChunkId, end: u64, page: u64, run: &mut Run) {
         run.parts.clear();
-        let (mut at, mut missing_before) = (Some(first), 0);
+        let mut at = Some(first);
+        let mut missing_before = 0;
         while let Some(id) = at.filter(|&id| self.is_vacant(id)) {
             let chunk = &self.chunks[id];
             if chunk.address >= end {
                 break;
             }
-            let (start, end, is_hole) = (chunk.address, chunk.end(), chunk.state == State::Hole);
+            let start = chunk.address;
+            let end = chunk.end();
+            let is_hole = chunk.state == State::Hole;
             run.parts.push(Part { chunk: id, start, end, is_hole, missing_before });
             missing_before += if is_hole { (end - start) / page } else { 0 };
             at = chunk.after;

@@ -144,7 +144,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let Some(page) = pages.spare().pop_front() else { break };
             hand.hold();
             // Another reference is where the page is leaving.
-            let (handle, size) = (page.handle(), page.bytes());
+            let handle = page.handle();
+            let size = page.bytes();
             let kept = match Arc::try_unwrap(page).map(|page| memory.destroy(page)) {
                 Ok(Ok(())) => {
                     self.count_released(pages.size);

@@ -14,7 +14,8 @@ fn each_allocation_is_counted_once(is_paged: bool) {
     let config = PoolConfig::compact().with_maximum_size(64 * MIB).with_page_size(2 * MIB);
     let stage = Stage::new(is_paged, Policy::Lazy, config);
     let [a, b] = stage.streams();
-    let (mut allocated, mut held) = (0, Vec::new());
+    let mut allocated = 0;
+    let mut held = Vec::new();
     for size in [1_000, 1 << 20, 5 << 20] {
         // New memory, a free chunk, another stream's memory, refusals.
         for stream in [a, b, a, b] {

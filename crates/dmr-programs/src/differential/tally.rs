@@ -121,7 +121,8 @@ pub struct Tally {
 impl Tally {
     /// Compares one program.
     pub fn add(&mut self, it: &Differential, verdict: &Verdict, played: &Observation) {
-        let (number, stack) = (it.number, it.program.stack);
+        let number = it.number;
+        let stack = it.program.stack;
         self.steps += it.steps() as u64;
         *self.stacks.entry(stack).or_default() += 1;
         let is_wrong = played.wrong.is_some();
@@ -167,7 +168,8 @@ impl Tally {
 
     /// Counts a program with a failure other than a wrong byte.
     pub fn failed(&mut self, it: &Differential, failure: &Failure) {
-        let (number, stack) = (it.number, it.program.stack);
+        let number = it.number;
+        let stack = it.program.stack;
         self.faults.push(format!("program {number} on {stack}: {failure}"));
     }
 

@@ -88,13 +88,15 @@ impl Script<'_> {
     }
 
     pub(super) fn new_block(&mut self, stream: usize) -> Step {
-        let (block, bytes) = (self.draw.name(), 4096 * self.draw.scale as usize);
+        let block = self.draw.name();
+        let bytes = 4096 * self.draw.scale as usize;
         self.draw.blocks.push((block, bytes, false));
         Step::Allocate { block, bytes, stream }
     }
 
     pub(super) fn pin(&mut self, stream: usize) -> u32 {
-        let (pinned, bytes) = (self.draw.name(), self.draw.random.pick(&[256, 4096, 20_000]));
+        let pinned = self.draw.name();
+        let bytes = self.draw.random.pick(&[256, 4096, 20_000]);
         self.maybe_held(Step::Pin { pinned, bytes, stream }, stream);
         pinned
     }
@@ -115,7 +117,8 @@ impl Script<'_> {
     }
 
     pub(super) fn retire_by_other(&mut self, stream: usize) {
-        let (thread, other) = (self.thread, self.other);
+        let thread = self.thread;
+        let other = self.other;
         self.thread = other;
         let in_time = !self.draw.random.one_in(3);
         self.retire(stream, in_time);

@@ -57,7 +57,8 @@ impl Player {
             Some(_) => state.counts.count(Conflict::ReuseByOtherStream),
             None => {}
         }
-        let (ptr, written) = (block.ptr(), Some(slot));
+        let ptr = block.ptr();
+        let written = Some(slot);
         let past = vec![Window {
             number: 0,
             stream: slot,
@@ -138,7 +139,8 @@ impl Player {
         let stream = held.home.as_deref().map(slot_of);
         drop(state);
         self.touches(at, Footprint { blocks: vec![generation], stream, ..Footprint::default() });
-        let (ptr, before) = (held.block.ptr(), held.block.bytes());
+        let ptr = held.block.ptr();
+        let before = held.block.bytes();
         let grown = self.library(at, || resource.try_grow(&mut held.block, bytes))?;
         let mut state = self.state();
         let facts = state.fact(generation);
@@ -156,7 +158,8 @@ impl Player {
                     self.report_allocated(facts);
                     facts.last_write = held.home.as_deref().map(slot_of);
                     facts.readers.clear();
-                    let (stream, access) = (held.block.alloc_stream().slot(), Access::ReadWrite);
+                    let stream = held.block.alloc_stream().slot();
+                    let access = Access::ReadWrite;
                     facts.past.push(Window { number: 0, stream, access, bytes: ByteRange::WHOLE });
                     state.counts.count(Conflict::GrowGranted);
                     Ok(())
@@ -212,7 +215,8 @@ impl Player {
             }
             None => block,
         };
-        let (id, ptr) = (block.id(), block.ptr());
+        let id = block.id();
+        let ptr = block.ptr();
         let generation = block.generation();
         let facts = state.fact(generation);
         facts.is_deallocated = true;
@@ -223,7 +227,8 @@ impl Player {
         }
         let home_slot = block.alloc_stream().slot();
         let used_elsewhere = facts.last_write.iter().chain(&facts.readers).any(|s| *s != home_slot);
-        let (churn, is_alone) = (facts.churn, facts.calls == 1);
+        let churn = facts.churn;
+        let is_alone = facts.calls == 1;
         let conflicts =
             [(is_open, Conflict::FreeInWindow), (used_elsewhere, Conflict::FreeAfterOtherStream)];
         conflicts.iter().filter(|it| it.0).for_each(|it| state.counts.count(it.1));

@@ -57,7 +57,8 @@ impl Player {
             return Err(format!("live {live} and retired {retired} are right: {usage:?}"));
         }
         if let Some(pool) = &self.built.pool {
-            let (reserved, taken) = (pool.stats().reserved, taken_from_upstream(pool));
+            let reserved = pool.stats().reserved;
+            let taken = taken_from_upstream(pool);
             if reserved != taken {
                 return Err(format!("reserved {reserved}, and taken from upstream {taken}"));
             }

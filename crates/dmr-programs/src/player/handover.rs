@@ -210,7 +210,8 @@ impl Player {
 
 /// The report of a block to the simulator.
 fn facts_of(block: &DeviceBlock) -> Facts {
-    let (ptr, bytes) = (block.ptr(), block.bytes() as u64);
+    let ptr = block.ptr();
+    let bytes = block.bytes() as u64;
     Facts { ptr, bytes, is_reported: true, ..Facts::default() }
 }
 
@@ -247,7 +248,8 @@ impl Scene<'_> {
         nth: u32,
         is_late: bool,
     ) -> Played {
-        let (bytes, pattern) = (self.handover.bytes, self.pattern(nth));
+        let bytes = self.handover.bytes;
+        let pattern = self.pattern(nth);
         self.access(stream, block, declared, is_late, || {
             self.player.rig.ops().fill_pattern(block, 0..bytes, pattern, stream.id())
         })
@@ -261,7 +263,9 @@ impl Scene<'_> {
         nth: u32,
         is_late: bool,
     ) -> Played {
-        let (bytes, pattern, key) = (self.handover.bytes, self.pattern(nth), self.at as u64);
+        let bytes = self.handover.bytes;
+        let pattern = self.pattern(nth);
+        let key = self.at as u64;
         self.access(stream, block, declared, is_late, || {
             self.player.rig.ops().check_pattern(block, 0..bytes, pattern, stream.id(), key)
         })
@@ -275,7 +279,8 @@ impl Scene<'_> {
         is_late: bool,
         work: impl FnOnce() -> ResourceResult<()>,
     ) -> Played {
-        let (player, resource) = (self.player, &self.player.built.resource);
+        let player = self.player;
+        let resource = &self.player.built.resource;
         let failed = |error: ResourceError| player.unexpected(self.at, "handover", &error);
         let tokens = match declared.map(|access| BlockUse::new(block.id(), access)) {
             Some(used) => {

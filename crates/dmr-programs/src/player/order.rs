@@ -49,7 +49,8 @@ impl Order<'_> {
     fn play(&mut self) -> Played {
         for at in 0..self.player.program().lines.len() {
             let Line { thread, hold, fail, step } = &self.player.program().lines[at];
-            let (thread, hold) = (*thread, *hold);
+            let thread = *thread;
+            let hold = *hold;
             self.release_where(|held| held.until <= at || held.thread == thread)?;
             if self.held.is_empty() && hold.is_none() {
                 watch::begin(None, *fail);
@@ -76,7 +77,8 @@ impl Order<'_> {
 
     fn start(&self, at: usize, thread: usize, gate: &Arc<Gate>) -> Arc<Job> {
         let Line { hold, fail, .. } = self.player.program().lines[at];
-        let (player, gate) = (Arc::clone(self.player), Arc::clone(gate));
+        let player = Arc::clone(self.player);
+        let gate = Arc::clone(gate);
         self.crew.start(thread, move |note| {
             watch::begin(hold.map(|hold| (hold, Arc::clone(&gate))), fail);
             note(player.execute(at));
@@ -92,7 +94,8 @@ impl Order<'_> {
         let mut last_look = started;
         loop {
             let state = line.gate.wait(PATIENCE);
-            let (is_done, held_in) = (state.is_done, state.held_in);
+            let is_done = state.is_done;
+            let held_in = state.held_in;
             drop(state);
             if is_done {
                 self.relate(line.line);

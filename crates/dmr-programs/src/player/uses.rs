@@ -121,7 +121,8 @@ impl Player {
         let recorded = self.library(at, || self.built.resource.record_block_use(&block, home.id()));
         let mut state = self.state();
         let facts = state.fact(generation);
-        let (is_deallocated, disturbed) = (facts.is_deallocated, facts.churn != churn);
+        let is_deallocated = facts.is_deallocated;
+        let disturbed = facts.churn != churn;
         facts.leave();
         state.fact(generation).borrows -= 1;
         if matches!(recorded, Ok(Ok(())))
@@ -265,7 +266,8 @@ impl Player {
         uses: Vec<Use>,
     ) -> Open {
         state.windows_opened += 1;
-        let (number, stream) = (state.windows_opened, slot_of(lease));
+        let number = state.windows_opened;
+        let stream = slot_of(lease);
         for used in &uses {
             let Use { access, part, .. } = used;
             let facts = state.fact(used.generation());

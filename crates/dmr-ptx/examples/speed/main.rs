@@ -112,8 +112,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let kernel = program.kernel("k").ok_or("no kernel")?;
         for (checked, checks) in [("all checks", Checks::all()), ("no checks", Checks::none())] {
             let mut launch = Launch::new(&program, kernel, [threads / 256, 1, 1], [256, 1, 1]);
-            (launch.params, launch.checks) = (&params, checks);
-            let (clock, mut instructions) = (Clock::start(), 0);
+            launch.params = &params;
+            launch.checks = checks;
+            let clock = Clock::start();
+            let mut instructions = 0;
             for _ in 0..rounds {
                 instructions += launch.run(&mut memory)?.thread_instructions;
             }

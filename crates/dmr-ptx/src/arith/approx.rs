@@ -161,7 +161,8 @@ impl Op {
 
 /// Returns the quotient of `div.approx`: a divisor above 2^126 gives zero, or NaN for an infinite dividend.
 fn quotient(a: u64, b: u64) -> u64 {
-    let (a, b) = (float(a), float(b));
+    let a = float(a);
+    let b = float(b);
     if b.is_finite() && b.abs() > f32::from_bits(0x7e80_0000) {
         return if a.is_finite() { canonical((a * 0.0) * b.signum()) } else { F32.nan };
     }

@@ -191,7 +191,8 @@ fn amount(x: u64, bits: u32) -> u32 {
 
 /// Returns a field of `a`, with copies of its sign bit above; a field over the top has copies of the top bit.
 fn extract(a: u64, position: u64, length: u64, bits: u32, signed: bool) -> u64 {
-    let (position, length) = (amount(position, bits), amount(length, bits));
+    let position = amount(position, bits);
+    let length = amount(length, bits);
     let sign_at = (position + length).saturating_sub(1).min(bits - 1);
     let sign = signed && length != 0 && a >> sign_at & 1 != 0;
     let count = length.min(bits.saturating_sub(position));
@@ -202,7 +203,8 @@ fn extract(a: u64, position: u64, length: u64, bits: u32, signed: bool) -> u64 {
 
 /// Returns `b` with the low bits of `a` as its field.
 fn insert(a: u64, b: u64, position: u64, length: u64, bits: u32) -> u64 {
-    let (position, length) = (amount(position, bits), amount(length, bits));
+    let position = amount(position, bits);
+    let length = amount(length, bits);
     let count = length.min(bits.saturating_sub(position));
     if count == 0 {
         return b;
@@ -213,7 +215,8 @@ fn insert(a: u64, b: u64, position: u64, length: u64, bits: u32) -> u64 {
 
 /// Returns `length` ones from `position` on.
 fn mask(position: u64, length: u64, clamp: bool) -> u64 {
-    let (from, count) = (position & 31, length & 31);
+    let from = position & 31;
+    let count = length & 31;
     if clamp && position >= 32 {
         return 0;
     }

@@ -89,8 +89,8 @@ fn decode_conversion(mut words: Modifiers<'_>) -> Result<Arith, String> {
         (Some(format), Some(source)) => (Shape::Pair(source, format), Operands::new(to, &[from])),
         _ => {
             let unknown = |ty| format!("cvt is not supported for the type {ty:?}");
-            let (source, result) =
-                (kind(from).ok_or_else(|| unknown(from))?, kind(to).ok_or_else(|| unknown(to))?);
+            let source = kind(from).ok_or_else(|| unknown(from))?;
+            let result = kind(to).ok_or_else(|| unknown(to))?;
             let operands = Operands::new(to, &[from]);
             let operands =
                 if matches!(result, Kind::Integer { .. }) { operands.extended() } else { operands };

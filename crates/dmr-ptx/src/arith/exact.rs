@@ -264,7 +264,8 @@ impl Exact {
         }
         // With its top at bit 125 a value of 106 bits has 20 zeros below: a shift that loses bits is so long that a
         // difference loses at most one bit at the top, and the lowest bit is far below what rounding looks at.
-        let (a, b) = (self.with_top_at(125), other.with_top_at(125));
+        let a = self.with_top_at(125);
+        let b = other.with_top_at(125);
         let (large, small) = if (a.exponent, a.significand) >= (b.exponent, b.significand) {
             (a, b)
         } else {
@@ -286,7 +287,8 @@ impl Exact {
         if self.significand == 0 {
             return Self { negative, exponent: 0, significand: 0 };
         }
-        let (a, b) = (self.with_top_at(126), other.with_top_at(52));
+        let a = self.with_top_at(126);
+        let b = other.with_top_at(52);
         let rest = a.significand % b.significand != 0;
         let significand = (a.significand / b.significand) | u128::from(rest);
         Self { negative, exponent: a.exponent - b.exponent, significand }

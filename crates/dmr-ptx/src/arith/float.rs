@@ -187,7 +187,8 @@ impl Op {
     /// A sum or product of halves is exact in `f64`, or is rounded there to more than twice the format's precision
     /// and two bits, so that the second rounding gives what one rounding gives.
     fn halves<const BF: bool>(self, io: &mut Io<'_>) {
-        let (format, pair) = (half_format(BF), self.pair);
+        let format = half_format(BF);
+        let pair = self.pair;
         match self.basic {
             Basic::Add => io.two(|a, b| {
                 spread2(format, pair, a, b, |a, b| {

@@ -249,7 +249,8 @@ fn fit<const BITS: u32, const SIGNED: bool>(x: i128, saturate: bool) -> u64 {
 /// Returns the high half of the product.
 #[inline(always)]
 fn high<const BITS: u32, const SIGNED: bool>(a: u64, b: u64) -> u64 {
-    let (a, b) = (extend::<BITS, SIGNED>(a), extend::<BITS, SIGNED>(b));
+    let a = extend::<BITS, SIGNED>(a);
+    let b = extend::<BITS, SIGNED>(b);
     if BITS < 64 {
         low(a.wrapping_mul(b) >> BITS, BITS)
     } else if SIGNED {
@@ -262,7 +263,8 @@ fn high<const BITS: u32, const SIGNED: bool>(a: u64, b: u64) -> u64 {
 /// Returns the lesser and the greater, each extended to 64 bits.
 #[inline(always)]
 fn order<const BITS: u32, const SIGNED: bool>(a: u64, b: u64) -> (u64, u64) {
-    let (a, b) = (extend::<BITS, SIGNED>(a), extend::<BITS, SIGNED>(b));
+    let a = extend::<BITS, SIGNED>(a);
+    let b = extend::<BITS, SIGNED>(b);
     let less = if SIGNED { (a as i64) < b as i64 } else { a < b };
     if less { (a, b) } else { (b, a) }
 }
@@ -270,7 +272,8 @@ fn order<const BITS: u32, const SIGNED: bool>(a: u64, b: u64) -> (u64, u64) {
 /// Returns the quotient. The ISA leaves a division by zero open; compiled code returns all ones.
 #[inline(always)]
 fn divide<const BITS: u32, const SIGNED: bool>(a: u64, b: u64) -> u64 {
-    let (a, b) = (extend::<BITS, SIGNED>(a), extend::<BITS, SIGNED>(b));
+    let a = extend::<BITS, SIGNED>(a);
+    let b = extend::<BITS, SIGNED>(b);
     if b == 0 {
         u64::MAX
     } else if SIGNED {
@@ -283,7 +286,8 @@ fn divide<const BITS: u32, const SIGNED: bool>(a: u64, b: u64) -> u64 {
 /// Returns the remainder, with the dividend's sign. By zero it is all ones, as the quotient is.
 #[inline(always)]
 fn remainder<const BITS: u32, const SIGNED: bool>(a: u64, b: u64) -> u64 {
-    let (a, b) = (extend::<BITS, SIGNED>(a), extend::<BITS, SIGNED>(b));
+    let a = extend::<BITS, SIGNED>(a);
+    let b = extend::<BITS, SIGNED>(b);
     if b == 0 {
         u64::MAX
     } else if SIGNED {

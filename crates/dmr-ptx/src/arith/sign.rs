@@ -161,7 +161,8 @@ impl Op {
 
     #[inline(always)]
     fn select2(self, a: u64, b: u64) -> u64 {
-        let (a, b) = (self.operand(a), self.operand(b));
+        let a = self.operand(a);
+        let b = self.operand(b);
         if self.xorsign {
             let sign = self.format.sign();
             self.signed(self.lesser_or_greater(a & !sign, b & !sign), a ^ b)
@@ -171,7 +172,9 @@ impl Op {
     }
 
     fn select3(self, a: u64, b: u64, c: u64) -> u64 {
-        let (a, b, c) = (self.operand(a), self.operand(b), self.operand(c));
+        let a = self.operand(a);
+        let b = self.operand(b);
+        let c = self.operand(c);
         if self.xorsign {
             let sign = self.format.sign();
             let first = self.lesser_or_greater(a & !sign, b & !sign);
@@ -194,7 +197,8 @@ impl Op {
     #[inline(always)]
     fn lesser_or_greater(self, a: u64, b: u64) -> u64 {
         let format = self.format;
-        let (a_nan, b_nan) = (format.is_nan(a), format.is_nan(b));
+        let a_nan = format.is_nan(a);
+        let b_nan = format.is_nan(b);
         let less = key(format, a) < key(format, b);
         let selected = if less == (self.operator == Operator::Min) { a } else { b };
         if a_nan | b_nan {

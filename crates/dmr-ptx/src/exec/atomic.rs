@@ -127,7 +127,9 @@ impl Change {
 /// Runs an operation of two operands on one lane.
 fn apply_arith(arith: &Arith, old: u64, operand: u64) -> u64 {
     let sources: [Lanes; 2] = [[old; WARP], [operand; WARP]];
-    let (mut result, mut second, mut carry) = ([0; WARP], [0; WARP], 0);
+    let mut result = [0; WARP];
+    let mut second = [0; WARP];
+    let mut carry = 0;
     arith.eval(&[&sources[0], &sources[1]], &mut result, &mut second, 1, &mut carry);
     result[0]
 }

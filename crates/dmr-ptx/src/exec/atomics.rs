@@ -80,12 +80,14 @@ impl Core<'_> {
                 same => same,
             };
             rest &= !same;
-            let (mut first_differs, mut differs) = (false, false);
+            let mut first_differs = false;
+            let mut differs = false;
             let mut change = |bytes: &mut [u8]| {
                 let mut value = value_of(bytes);
                 for lane in lanes_of(same) {
                     olds[lane] = value;
-                    let (operand, swap) = (operands[lane], swaps[lane]);
+                    let operand = operands[lane];
+                    let swap = swaps[lane];
                     value = atomic.change.apply(value, operand, swap, bits, is_global);
                     differs |= value != olds[lane];
                     first_differs |= lane == first && differs;
@@ -102,7 +104,8 @@ impl Core<'_> {
                 );
             }
             if differs {
-                (self.polls, self.changed) = (0, true);
+                self.polls = 0;
+                self.changed = true;
             }
         }
         warp.write(base, atomic.registers[0], place.0.mask, &olds);
@@ -165,19 +168,22 @@ impl Core<'_> {
         atomic: &Atomic,
     ) -> Result<(), Box<Stop>> {
         let (reach, run) = place;
-        let (lane, element) = (run.first, usize::from(atomic.element));
+        let lane = run.first;
+        let element = usize::from(atomic.element);
         let wide = element == 16;
         let operands = atomic.values.map(|value| self.value(warp, base, value)[lane]);
         let swaps = atomic.swap.map(|value| self.value(warp, base, value)[lane]);
         let pair = |values: &[u64]| u128::from(values[0]) | u128::from(values[1]) << 64;
         let is_global = reach.space != SpaceName::Shared;
-        let (mut olds, mut differs) = ([0u64; 8], false);
+        let mut olds = [0u64; 8];
+        let mut differs = false;
         let mut change = |all: &mut [u8]| {
             if let (true, Ok(bytes)) = (wide, <[u8; 16]>::try_from(&*all)) {
                 let old = u128::from_le_bytes(bytes);
                 let new = atomic.change.apply_wide(old, pair(&operands), pair(&swaps));
                 all.copy_from_slice(&new.to_le_bytes());
-                (olds[0], olds[1]) = (old as u64, (old >> 64) as u64);
+                olds[0] = old as u64;
+                olds[1] = (old >> 64) as u64;
                 differs |= old != new;
                 return;
             }
@@ -193,7 +199,8 @@ impl Core<'_> {
         let len = element * usize::from(atomic.count);
         self.change(common, warp, place, len, &mut change)?;
         if differs {
-            (self.polls, self.changed) = (0, true);
+            self.polls = 0;
+            self.changed = true;
         } else if lane == reach.first_lane() {
             let generic = run.address.wrapping_add(window(reach.space));
             self.note_read(generic, &pair(&olds).to_le_bytes());
@@ -246,7 +253,8 @@ impl Core<'_> {
             bytes.resize(pieces.iter().map(|piece| piece.bytes as usize).sum(), 0);
         }
         // The undefined bits of the bytes.
-        let (mut undefined, mut origin) = (Vec::new(), None);
+        let mut undefined = Vec::new();
+        let mut origin = None;
         if transfer.is_store && !warp.undefined.is_empty() {
             let sources = step.sources.iter().map(|&source| &warp.undefined.get(base, source).bits);
             transfer.pack(&sources.collect::<Vec<_>>(), executing, &mut self.work, &mut undefined);
@@ -256,7 +264,8 @@ impl Core<'_> {
         while let [piece, ..] = rest {
             // Rows that follow each other are one run.
             let follows = |pair: &[Piece]| {
-                let (one, next) = (&pair[0], &pair[1]);
+                let one = &pair[0];
+                let next = &pair[1];
                 next.address == one.address.wrapping_add(u64::from(one.bytes))
                     && (next.lane == one.lane + 1 && next.bytes == one.bytes)
             };
@@ -335,7 +344,8 @@ impl Core<'_> {
             }
             self.scratch = out;
         }
-        (self.pieces, self.buffer) = (pieces, bytes);
+        self.pieces = pieces;
+        self.buffer = bytes;
         Ok(())
     }
 }

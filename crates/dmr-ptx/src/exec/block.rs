@@ -72,7 +72,8 @@ impl Common {
 
     /// Makes it the state of a block that starts.
     pub(super) fn restart(&mut self, number: u64, index: [u32; 3]) {
-        (self.number, self.index) = (number, index);
+        self.number = number;
+        self.index = index;
         self.shared.fill(0);
         self.written.fill(0);
         if !self.copies.is_empty() {
@@ -81,7 +82,8 @@ impl Common {
         self.cluster_arrivals.restart();
         self.visited.clear();
         if !self.order.restart() {
-            let (shared, warps) = (self.shared.len(), self.barriers[0].lanes.len());
+            let shared = self.shared.len();
+            let warps = self.barriers[0].lanes.len();
             self.order = Order::new(warps);
             self.shadow = self.shadow.as_ref().map(|_| Shadow::new(shared));
         }
@@ -212,7 +214,8 @@ impl Block {
 
     fn release(&mut self, id: u32) {
         let barrier = &mut self.common.barriers[id as usize];
-        let (holds, fails) = (barrier.true_lanes, barrier.false_lanes);
+        let holds = barrier.true_lanes;
+        let fails = barrier.false_lanes;
         let ahead = std::mem::take(&mut barrier.ahead);
         let is_whole = barrier.threads.is_none() || barrier.lanes.iter().all(|&lanes| lanes != 0);
         if is_whole && ahead.is_empty() {
@@ -225,7 +228,9 @@ impl Block {
             warps.iter().for_each(|&warp| self.common.order.acquire(warp, &ahead));
         }
         barrier.lanes.fill(0);
-        (barrier.true_lanes, barrier.false_lanes, barrier.threads) = (0, 0, None);
+        barrier.true_lanes = 0;
+        barrier.false_lanes = 0;
+        barrier.threads = None;
         self.common.arrived &= !(1 << id);
         for warp in &mut self.warps {
             for index in 0..warp.fragments.len() {
@@ -242,7 +247,8 @@ impl Block {
                 };
                 fragment.state = State::Ready;
                 fragment.pc += 1;
-                let (base, mask) = (fragment.base, fragment.mask);
+                let base = fragment.base;
+                let mask = fragment.mask;
                 warp.write_uniform(base, barrier.dst, mask, result);
             }
             if warp.fragments.len() > 1 {

@@ -58,7 +58,8 @@ impl Clock {
         } else {
             self.polls_since = now;
         }
-        (self.reader, self.read_at) = (Some(pc), executed);
+        self.reader = Some(pc);
+        self.read_at = executed;
         self.now(executed)
     }
 }

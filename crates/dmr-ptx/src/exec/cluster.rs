@@ -145,7 +145,8 @@ impl Core<'_> {
 
     /// Returns the addresses of the same place in the blocks of a mask.
     pub(super) fn in_blocks(&self, address: u64, ranks: u64) -> impl Iterator<Item = u64> + use<> {
-        let (own, offset) = (self.cluster.rank as u64, self.own_address(address) & (RANKED - 1));
+        let own = self.cluster.rank as u64;
+        let offset = self.own_address(address) & (RANKED - 1);
         let ranked =
             move |rank| if rank == own { offset } else { offset | (rank + 1) << RANK_BITS };
         (0..16).filter(move |rank| ranks >> rank & 1 != 0).map(ranked)
@@ -160,7 +161,8 @@ impl Core<'_> {
         access: impl FnOnce(&mut Self, &mut Common, u64) -> Result<R, Box<Stop>>,
     ) -> Result<R, Box<Stop>> {
         let (address, lane) = place;
-        let (rank, offset) = ((address >> RANK_BITS) as usize, address & (RANKED - 1));
+        let rank = (address >> RANK_BITS) as usize;
+        let offset = address & (RANKED - 1);
         if rank == 0 || rank == self.cluster.rank + 1 {
             return access(self, common, offset);
         }
@@ -263,6 +265,7 @@ pub(super) fn block_index(number: u64, grid: [u32; 3], cluster: [u32; 3]) -> [u3
         [number % x, number / x % y, number / x / y].map(|at| at as u32)
     };
     let clusters = [0, 1, 2].map(|d| grid[d] / cluster[d].max(1));
-    let (of, within) = (split(number / volume, clusters), split(number % volume, cluster));
+    let of = split(number / volume, clusters);
+    let within = split(number % volume, cluster);
     [0, 1, 2].map(|d| of[d] * cluster[d] + within[d])
 }

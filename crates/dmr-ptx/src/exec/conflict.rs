@@ -144,7 +144,8 @@ impl Core<'_> {
         let found = common.copies.global_conflict(run.address, bytes, touching.writes());
         let Some((copy, at)) = found else { return Ok(()) };
         let index = ((at - run.address) / u64::from(reach.bytes)) as usize;
-        let (lane, each) = (run.first + index, reach.bytes as usize);
+        let lane = run.first + index;
+        let each = reach.bytes as usize;
         // Kernels that work in place overwrite what the same thread has begun to copy.
         if !copy.is_source && copy.thread == warp.number * WARP as u32 + lane as u32 {
             return Ok(());
@@ -271,7 +272,8 @@ impl Core<'_> {
         let mut equal = false;
         if touching == Touching::Write && conflict.earlier.kind == Kind::Write {
             // The bytes that the lane and the earlier one have written, where one access is within the other.
-            let (address, lane) = (conflict.address, conflict.lane as usize % WARP);
+            let address = conflict.address;
+            let lane = conflict.lane as usize % WARP;
             let index = (address - run.address) as usize;
             let each = reach.bytes as usize;
             let count = (each - index % each).min(usize::from(conflict.earlier.lane_bytes));

@@ -157,8 +157,8 @@ impl Core<'_> {
             let message = format!("calls are deeper than {}", self.limits.call_depth);
             return Err(Stop::new(FaultKind::StackOverflow(message), lane));
         }
-        let (base, local) =
-            (fragment.base + call.registers, u64::from(fragment.local) + call.frame_bytes);
+        let base = fragment.base + call.registers;
+        let local = u64::from(fragment.local) + call.frame_bytes;
         if local + callee.frame_bytes > u64::from(self.limits.local_bytes) {
             let message = format!("more than {} bytes of local memory", self.limits.local_bytes);
             return Err(Stop::new(FaultKind::StackOverflow(message), lane));
@@ -189,7 +189,9 @@ impl Core<'_> {
             local_end: fragment.local_end,
         };
         fragment.stack.push(frame);
-        (fragment.base, fragment.local, fragment.pc) = (base, local, callee.entry);
+        fragment.base = base;
+        fragment.local = local;
+        fragment.pc = callee.entry;
         fragment.local_end = local + callee.frame_bytes as u32;
         Ok(Flow::Choose)
     }
@@ -210,7 +212,9 @@ impl Core<'_> {
             }
         }
         warp.undefined.clear(fragment.base, fragment.mask);
-        (fragment.base, fragment.local, fragment.pc) = (frame.base, frame.local, frame.pc);
+        fragment.base = frame.base;
+        fragment.local = frame.local;
+        fragment.pc = frame.pc;
         fragment.local_end = frame.local_end;
     }
 
@@ -251,14 +255,17 @@ impl Core<'_> {
                 }
             }
             (Actual::Frame { offset, bytes }, Actual::Value { value, .. }) => {
-                let (mut lanes, mut undefined) = ([0; WARP], None);
-                let (len, address) = ((bytes as usize).min(8), u64::from(from_local) + offset);
+                let mut lanes = [0; WARP];
+                let mut undefined = None;
+                let len = (bytes as usize).min(8);
+                let address = u64::from(from_local) + offset;
                 for lane in lanes_of(mask) {
                     if let Some((from, written)) = warp.local.get(lane, address, len) {
                         lanes[lane] = extend(from, 0);
                         if self.checks.uninitialised && written.contains(&0) {
                             let bits: Vec<u8> = written.iter().map(|&it| unwritten(it)).collect();
-                            let (space, kind) = (SpaceName::Local, AccessKind::Plain);
+                            let space = SpaceName::Local;
+                            let kind = AccessKind::Plain;
                             let reach =
                                 Reach { space, mask, bytes: len as u32, kind, uniform: false };
                             let run = Run { address, first: lane, count: 1 };
@@ -277,11 +284,13 @@ impl Core<'_> {
                 }
             }
             (Actual::Frame { offset: from, bytes }, Actual::Frame { offset: to, bytes: room }) => {
-                let (from, to) = (u64::from(from_local) + from, u64::from(to_local) + to);
+                let from = u64::from(from_local) + from;
+                let to = u64::from(to_local) + to;
                 let len = bytes.min(room) as usize;
                 for lane in lanes_of(mask) {
                     let Some((data, set)) = warp.local.get(lane, from, len) else { continue };
-                    let (data, set) = (data.to_vec(), set.to_vec());
+                    let data = data.to_vec();
+                    let set = set.to_vec();
                     if let Some((into, written)) = warp.local.get(lane, to, len) {
                         into.copy_from_slice(&data);
                         written.copy_from_slice(&set);

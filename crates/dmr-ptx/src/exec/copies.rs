@@ -143,7 +143,8 @@ impl Core<'_> {
         let from = self.addresses(warp, fragment, &copy.from);
         let fetch =
             |value: Option<Value>| value.map(|value| *self.value(warp, fragment.base, value));
-        let (sizes, ignores) = (fetch(copy.size), fetch(copy.ignores));
+        let sizes = fetch(copy.size);
+        let ignores = fetch(copy.ignores);
         let all = u64::from(copy.bytes);
         let reach = Reach {
             space: SpaceName::Shared,
@@ -205,7 +206,8 @@ impl Core<'_> {
                 let is_shared = space == SpaceName::Shared;
                 (space, if is_shared { core.own_address(address) } else { address })
             };
-            let (source, target) = (place(self, &copy.from, &from), place(self, &copy.to, &to));
+            let source = place(self, &copy.from, &from);
+            let target = place(self, &copy.to, &to);
             let targets = self.targets(target, barrier, ranks.map(|ranks| ranks[lane]));
             let mut buffer = [0; RUN_BYTES];
             let mut at = 0;
@@ -374,9 +376,11 @@ impl Core<'_> {
         bytes: usize,
         lane: usize,
     ) -> Result<(Reach, Run), Box<Stop>> {
-        let (space, address) = (place.0, place.1.wrapping_add(at));
+        let space = place.0;
+        let address = place.1.wrapping_add(at);
         self.check_multiple(space, address, 16, lane)?;
-        let (mask, kind) = (1 << lane, AccessKind::Plain);
+        let mask = 1 << lane;
+        let kind = AccessKind::Plain;
         let reach = Reach { space, mask, bytes: bytes as u32, kind, uniform: false };
         Ok((reach, Run { address, first: lane, count: 1 }))
     }

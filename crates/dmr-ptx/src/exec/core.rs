@@ -112,9 +112,11 @@ impl Core<'_> {
         common: &mut Common,
         warp: &mut Warp,
     ) -> Result<(), Box<Faulted>> {
-        (self.polls, self.recent) = (0, [0; RECENT]);
+        self.polls = 0;
+        self.recent = [0; RECENT];
         self.clock.start_slice();
-        let (mut left, mut polling) = (SLICE, 0);
+        let mut left = SLICE;
+        let mut polling = 0;
         warp.polling = false;
         while left > 0 && !warp.polling {
             if warp.fragments.len() > 1 {
@@ -176,7 +178,8 @@ impl Core<'_> {
         fragment.passed_over = 0;
         self.local_end = fragment.local_end;
         let code = self.code;
-        let (mut ran, mut has_undefined) = (0, !warp.undefined.is_empty());
+        let mut ran = 0;
+        let mut has_undefined = !warp.undefined.is_empty();
         while ran < most && self.polls < POLLS {
             self.pc = fragment.pc;
             let Some(step) = code.steps.get(fragment.pc as usize) else {

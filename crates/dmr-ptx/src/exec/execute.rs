@@ -112,7 +112,8 @@ impl Core<'_> {
     pub(super) fn arith(&mut self, warp: &mut Warp, base: u32, step: &ArithStep, mask: Mask) {
         let count = usize::from(step.count).min(step.sources.len());
         let [result, other] = &mut *self.results;
-        let (mut values, mut uniform) = ([&ZERO; 6], !step.arith.has_carry());
+        let mut values = [&ZERO; 6];
+        let mut uniform = !step.arith.has_carry();
         for (value, &source) in values.iter_mut().zip(&step.sources[..count]) {
             *value = self.sources.fetch(warp, base, source);
             uniform &= self.sources.is_uniform(warp, base, source);

@@ -69,7 +69,8 @@ pub struct Thread {
 
 impl fmt::Display for Thread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ([bx, by, bz], [x, y, z]) = (self.block, self.thread);
+        let [bx, by, bz] = self.block;
+        let [x, y, z] = self.thread;
         write!(f, "thread ({x},{y},{z}) of block ({bx},{by},{bz})")
     }
 }

@@ -173,7 +173,8 @@ impl Copies {
         }
         self.copies.iter().flatten().find_map(|copy| {
             let global = copy.global_bytes();
-            let (first, end) = (global.start.max(address), global.end.min(address + bytes));
+            let first = global.start.max(address);
+            let end = global.end.min(address + bytes);
             (first < end && (writes || copy.is_source)).then_some((copy, first))
         })
     }
@@ -281,7 +282,8 @@ mod tests {
     const SHARED: usize = 1 << 20;
 
     fn copy(thread: u32, address: u64) -> InFlight {
-        let (kind, instruction) = (CopyKind::Lane, 0);
+        let kind = CopyKind::Lane;
+        let instruction = 0;
         InFlight {
             kind,
             thread,

@@ -151,7 +151,8 @@ impl<'a> Launch<'a> {
 
     fn fault_before(&self, kind: FaultKind) -> Box<Fault> {
         let place = Place { function: self.kernel.name.clone(), ..Place::default() };
-        let (thread, printed) = (Thread::default(), Vec::new());
+        let thread = Thread::default();
+        let printed = Vec::new();
         Box::new(Fault { kind, thread, place, printed, end: None })
     }
 
@@ -251,7 +252,9 @@ impl<'a> Launch<'a> {
         let total = volume(self.grid);
         let mut resident: Vec<Block> = Vec::new();
         let mut spare: Vec<Block> = Vec::new();
-        let (mut next, mut idle, mut rounds) = (0, 0, 0);
+        let mut next = 0;
+        let mut idle = 0;
+        let mut rounds = 0;
         let mut idle_since = (0, 0);
         loop {
             if resident.is_empty() {
@@ -294,7 +297,8 @@ impl<'a> Launch<'a> {
             } else if core.changed || !all_poll {
                 idle = 0;
             } else {
-                let (now, reads) = (core.clock.now(core.executed), core.clock.reads());
+                let now = core.clock.now(core.executed);
+                let reads = core.clock.reads();
                 if idle == 0 {
                     idle_since = (now, reads);
                 }
@@ -397,8 +401,8 @@ fn run_cluster(core: &mut Core<'_>, blocks: &mut [Block]) -> Result<(), Box<Fail
     match blocks.iter().find(|block| waits(block)).filter(|_| is_stuck) {
         None => Ok(()),
         Some(block) => {
-            let (block, faulted) = (block.common.index, block.describe_stuck());
-            Err(Box::new(Failure { block, faulted }))
+            let faulted = block.describe_stuck();
+            Err(Box::new(Failure { block: block.common.index, faulted }))
         }
     }
 }

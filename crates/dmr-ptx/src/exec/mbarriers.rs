@@ -134,7 +134,8 @@ impl Core<'_> {
         if self.checks.uninitialised {
             common.written[range].fill(1);
         }
-        (self.polls, self.changed) = (0, true);
+        self.polls = 0;
+        self.changed = true;
         Ok(outcome.result)
     }
 }
@@ -191,7 +192,8 @@ impl Core<'_> {
         let object = complete_bytes(u64::from_le_bytes(bits), bytes)
             .map_err(|defect| stop(&defect, lane))?;
         common.shared[range].copy_from_slice(&object.to_le_bytes());
-        (self.polls, self.changed) = (0, true);
+        self.polls = 0;
+        self.changed = true;
         Ok(())
     }
 }

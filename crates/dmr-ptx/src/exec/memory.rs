@@ -136,7 +136,9 @@ impl Core<'_> {
                 Ok(())
             }
             SpaceName::Local => {
-                let (at, each, len) = (run.address, reach.bytes as usize, into.len());
+                let at = run.address;
+                let each = reach.bytes as usize;
+                let len = into.len();
                 if !self.is_in_frame(reach, run)? {
                     into.fill(0);
                     return Ok(());
@@ -165,7 +167,8 @@ impl Core<'_> {
                     match found.and_then(|at| self.params.get(at..at.checked_add(part.len())?)) {
                         Some(bytes) => part.copy_from_slice(bytes),
                         None => {
-                            let (lane, len) = (run.first + index, self.params.len() as u64);
+                            let lane = run.first + index;
+                            let len = self.params.len() as u64;
                             self.check_bounds(reach, lane, address, len)?;
                             part.fill(0);
                         }
@@ -233,7 +236,8 @@ impl Core<'_> {
             }
         }
         if reach.space != SpaceName::Local {
-            (self.polls, self.changed) = (0, true);
+            self.polls = 0;
+            self.changed = true;
         }
         match reach.space {
             SpaceName::Shared if run.address >= RANKED => {
@@ -260,7 +264,8 @@ impl Core<'_> {
                 Ok(())
             }
             SpaceName::Local => {
-                let (at, each) = (run.address, reach.bytes as usize);
+                let at = run.address;
+                let each = reach.bytes as usize;
                 if !self.is_in_frame(reach, run)? {
                     return Ok(());
                 }
@@ -331,8 +336,8 @@ impl Core<'_> {
 
     /// Returns whether a run in local memory is below the end of the frame; refuses one that is not.
     fn is_in_frame(&self, reach: &Reach, run: Run) -> Result<bool, Box<Stop>> {
-        let (end, len) =
-            (run.address.checked_add(u64::from(reach.bytes)), u64::from(self.local_end));
+        let end = run.address.checked_add(u64::from(reach.bytes));
+        let len = u64::from(self.local_end);
         let is_in = end.is_some_and(|end| end <= len);
         if !is_in {
             self.check_bounds(reach, run.first, run.address, len)?;
@@ -352,7 +357,8 @@ impl Core<'_> {
         if !self.checks.out_of_bounds {
             return Ok(());
         }
-        let (space, bytes) = (reach.space, reach.bytes);
+        let space = reach.space;
+        let bytes = reach.bytes;
         Err(Stop::new(FaultKind::OutOfBounds { space, address, bytes, len }, lane))
     }
 

@@ -103,8 +103,10 @@ impl Order {
     }
 
     fn has_seen_warp(&self, thread: u16, other: u16, stamp: u32) -> bool {
-        let (thread, other) = (usize::from(thread), usize::from(other));
-        let (warp, from) = (thread / WARP, other / WARP);
+        let thread = usize::from(thread);
+        let other = usize::from(other);
+        let warp = thread / WARP;
+        let from = other / WARP;
         let Some(order) = self.warps.get(warp) else { return true };
         if order.seen.get(from).is_some_and(|&seen| stamp < seen) {
             return true;

@@ -40,7 +40,9 @@ impl Core<'_> {
                         Ok(String::from_utf8_lossy(&self.string(common, warp, lane, at)?)
                             .into_owned())
                     };
-                    let (message, file, function) = (text(message)?, text(file)?, text(function)?);
+                    let message = text(message)?;
+                    let file = text(file)?;
+                    let function = text(function)?;
                     let line = line as u32;
                     let message =
                         format!("{file}:{line}: {function}: Assertion `{message}` failed");
@@ -154,7 +156,9 @@ impl Core<'_> {
         arguments: u64,
     ) -> Result<u64, Box<Stop>> {
         let format = self.string(common, warp, lane, format)?;
-        let (mut at, mut count, mut rest) = (0u64, 0, &format[..]);
+        let mut at = 0u64;
+        let mut count = 0;
+        let mut rest = &format[..];
         let mut out = Vec::new();
         while let Some((&byte, after)) = rest.split_first() {
             rest = after;

@@ -260,7 +260,8 @@ impl Code {
 
     /// Returns whether a way leads from one instruction to another of the same function, past its calls.
     pub(super) fn leads(&self, from: u32, to: u32) -> bool {
-        let (mut seen, mut rest) = (vec![false; self.steps.len()], vec![from]);
+        let mut seen = vec![false; self.steps.len()];
+        let mut rest = vec![from];
         while let Some(pc) = rest.pop() {
             let Some(step) = self.steps.get(pc as usize) else { continue };
             if pc == to {

@@ -163,7 +163,8 @@ impl Sources<'_> {
 
 /// Returns the lanes whose predicate is true.
 pub(super) fn predicate_mask(lanes: &Lanes) -> Mask {
-    let (mut even, mut odd) = (0, 0);
+    let mut even = 0;
+    let mut odd = 0;
     for (index, pair) in lanes.chunks_exact(2).enumerate() {
         even |= (pair[0] & 1) << (2 * index);
         odd |= (pair[1] & 1) << (2 * index);

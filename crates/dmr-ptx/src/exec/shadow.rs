@@ -204,12 +204,14 @@ impl Shadow {
 
     /// Notes an access, and returns the first earlier one that is not ordered before it.
     pub(super) fn touch(&mut self, touch: &Touch, order: &Order) -> Option<Conflict> {
-        let (run, each) = (touch.run, touch.bytes as usize);
+        let run = touch.run;
+        let each = touch.bytes as usize;
         let mut found = None;
         let start = run.address as usize;
         if (start | each).is_multiple_of(4) {
             let words = self.words.get_mut(start / 4..(start + run.count * each) / 4)?;
-            let (mut lane, mut rest) = (run.first, each);
+            let mut lane = run.first;
+            let mut rest = each;
             for (word, cell) in words.iter_mut().enumerate() {
                 if !cell.touch_seen(touch.mark(lane, order), order)
                     && let Some(earlier) = self.split.touch(cell, 0..4, (touch, lane), order)
@@ -219,7 +221,8 @@ impl Shadow {
                 }
                 rest -= 4;
                 if rest == 0 {
-                    (lane, rest) = (lane + 1, each);
+                    lane = lane + 1;
+                    rest = each;
                 }
             }
             return found;

@@ -71,7 +71,8 @@ impl Run {
 
 /// Returns whether the accesses of all lanes are one run, in which addresses have this distance.
 pub(super) fn is_one_run(addresses: &Lanes, distance: u64) -> bool {
-    let (mut next, mut differs) = (addresses[0], 0);
+    let mut next = addresses[0];
+    let mut differs = 0;
     for address in addresses {
         differs |= address ^ next;
         next = next.wrapping_add(distance);

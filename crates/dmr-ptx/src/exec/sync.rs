@@ -348,7 +348,8 @@ fn merge_waiting(warp: &mut Warp) {
         let mut other = index + 1;
         while other < warp.fragments.len() {
             let (head, tail) = warp.fragments.split_at_mut(other);
-            let (one, two) = (&mut head[index], &tail[0]);
+            let one = &mut head[index];
+            let two = &tail[0];
             let both = matches!(one.state, State::Warp) && matches!(two.state, State::Warp);
             if both && one.meets(two) {
                 one.mask |= two.mask;

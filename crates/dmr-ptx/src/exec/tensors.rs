@@ -127,7 +127,8 @@ impl Core<'_> {
         from: (&TensorMap, &[Row]),
         to: (u64, usize),
     ) -> Result<(), Box<Stop>> {
-        let ((map, rows), (address, lane)) = (from, to);
+        let (map, rows) = from;
+        let (address, lane) = to;
         let mut bytes = vec![0; map.box_bytes() as usize];
         if map.fills_nan {
             let element = map.element.bytes();
@@ -160,7 +161,8 @@ impl Core<'_> {
         from: (u64, usize),
         reduction: Option<&'static str>,
     ) -> Result<(), Box<Stop>> {
-        let ((map, rows), (address, lane)) = (to, from);
+        let (map, rows) = to;
+        let (address, lane) = from;
         let mut bytes = vec![0; map.box_bytes() as usize];
         for (at, part) in units(map, &mut bytes) {
             let at = map.swizzle.apply(address.wrapping_add(at));
@@ -231,7 +233,8 @@ impl Core<'_> {
         operation: (Change, usize),
         bytes: &[u8],
     ) -> Result<(), Box<Stop>> {
-        let ((address, lane), (change, element)) = (to, operation);
+        let (address, lane) = to;
+        let (change, element) = operation;
         for (index, part) in bytes.chunks_exact(element).enumerate() {
             let (mut reach, run) = access(
                 SpaceName::Global,
@@ -249,7 +252,8 @@ impl Core<'_> {
             };
             self.memory.atomic(&global, &mut apply).map_err(|error| refused(&reach, run, error))?;
         }
-        (self.polls, self.changed) = (0, true);
+        self.polls = 0;
+        self.changed = true;
         Ok(())
     }
 }
@@ -262,7 +266,8 @@ fn number(bytes: &[u8]) -> u64 {
 
 /// Returns the access of one lane to bytes of a space.
 fn access(space: SpaceName, address: u64, bytes: usize, lane: usize) -> (Reach, Run) {
-    let (mask, kind) = (1 << lane, AccessKind::Plain);
+    let mask = 1 << lane;
+    let kind = AccessKind::Plain;
     let reach = Reach { space, mask, bytes: bytes as u32, kind, uniform: false };
     (reach, Run { address, first: lane, count: 1 })
 }
@@ -284,7 +289,8 @@ fn rows(map: &TensorMap, start: &[i64]) -> Vec<Row> {
     let mut rows = Vec::new();
     let count: u64 = outer.iter().map(TensorDimension::copied).product();
     'rows: for number in 0..count {
-        let (mut rest, mut address) = (number, map.address);
+        let mut rest = number;
+        let mut address = map.address;
         for (dimension, &start) in outer.iter().zip(&start[1..]) {
             let step = (rest % dimension.copied()) * u64::from(dimension.element_stride);
             rest /= dimension.copied();
@@ -294,8 +300,8 @@ fn rows(map: &TensorMap, start: &[i64]) -> Vec<Row> {
         for index in 0..inner.copied() {
             let step = index * u64::from(inner.element_stride);
             let Some(at) = within(start[0], step, inner.size) else { continue };
-            let (address, offset) =
-                (address.wrapping_add(at * element), (number * inner.copied() + index) * element);
+            let address = address.wrapping_add(at * element);
+            let offset = (number * inner.copied() + index) * element;
             match rows.last_mut() {
                 Some(Row { address: first, offset: from, bytes })
                     if first.wrapping_add(*bytes) == address && *from + *bytes == offset =>

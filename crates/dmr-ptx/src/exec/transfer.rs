@@ -46,7 +46,8 @@ impl Core<'_> {
         mask: Mask,
         buffer: &mut [u8],
     ) -> Result<bool, Box<Stop>> {
-        let (location, kind) = (&transfer.location, transfer.kind);
+        let location = &transfer.location;
+        let kind = transfer.kind;
         let base = self.value(warp, fragment.base, location.base)[0];
         let address = self.address(fragment, location, base);
         let (space, address) = match location.space {
@@ -79,7 +80,8 @@ impl Core<'_> {
     ) -> Result<(), Box<Stop>> {
         let bytes = u32::from(transfer.element) * u32::from(transfer.count);
         let addresses = self.addresses(warp, fragment, &transfer.location);
-        let (kind, base) = (transfer.kind, fragment.base);
+        let kind = transfer.kind;
+        let base = fragment.base;
         self.for_each_space(&transfer.location, mask, &addresses, |core, space, mask, addresses| {
             let reach = Reach { space, mask, bytes, kind, uniform: false };
             core.check_aligned(&reach, addresses)?;
@@ -126,14 +128,16 @@ impl Core<'_> {
             return self.read_run(common, warp, reach, run, into);
         }
         into.fill(0);
-        let (each, mut unwritten) = (reach.bytes as usize, vec![0; into.len()]);
+        let each = reach.bytes as usize;
+        let mut unwritten = vec![0; into.len()];
         for (index, lane) in into.chunks_exact_mut(each).enumerate() {
             let start = run.address.wrapping_add(index as u64 * distance(reach.space, reach.bytes));
             let mut at = 0;
             while at < each {
                 let len = (used >> at).trailing_ones() as usize;
                 if len > 0 {
-                    let (first, count) = (run.first + index, 1);
+                    let first = run.first + index;
+                    let count = 1;
                     let part = Run { address: start.wrapping_add(at as u64), first, count };
                     let end = each.min(at + len);
                     let reach = Reach { bytes: (end - at) as u32, ..*reach };
@@ -159,7 +163,8 @@ impl Core<'_> {
     ) -> Result<(), Box<Stop>> {
         let bytes = u32::from(transfer.element) * u32::from(transfer.count);
         let addresses = self.addresses(warp, fragment, &transfer.location);
-        let (kind, base) = (transfer.kind, fragment.base);
+        let kind = transfer.kind;
+        let base = fragment.base;
         if let Some(scope) = transfer.fence {
             self.fence(common, warp, scope);
         }
@@ -229,10 +234,8 @@ impl Core<'_> {
         bytes: &[u8],
     ) {
         let run = place.1;
-        let (each, stride) = (
-            usize::from(transfer.element),
-            usize::from(transfer.element) * usize::from(transfer.count),
-        );
+        let each = usize::from(transfer.element);
+        let stride = usize::from(transfer.element) * usize::from(transfer.count);
         for index in 0..usize::from(transfer.count) {
             let reg = transfer.registers[index & 7];
             if reg == NO_REG {
@@ -304,10 +307,8 @@ pub(super) fn collect(
     run: Run,
     bytes: &mut [u8],
 ) {
-    let (each, stride) = (
-        usize::from(transfer.element),
-        usize::from(transfer.element) * usize::from(transfer.count),
-    );
+    let each = usize::from(transfer.element);
+    let stride = usize::from(transfer.element) * usize::from(transfer.count);
     for (part, value) in bytes.chunks_exact_mut(stride).zip(&value[run.first..]) {
         let all = value.to_le_bytes();
         let to = &mut part[index * each..(index + 1) * each];

@@ -54,13 +54,15 @@ impl Undefined {
     /// Makes all bits of the lanes of `mask` undefined that have undefined bits in `source`.
     fn spread(&mut self, source: &Self, mask: Mask) {
         for lane in lanes_of(source.lanes(mask)) {
-            (self.bits[lane], self.origins[lane]) = (u64::MAX, source.origins[lane]);
+            self.bits[lane] = u64::MAX;
+            self.origins[lane] = source.origins[lane];
         }
     }
 
     /// Takes a lane from another register.
     pub(super) fn take(&mut self, from: &Self, lane: usize) {
-        (self.bits[lane], self.origins[lane]) = (from.bits[lane], from.origins[lane]);
+        self.bits[lane] = from.bits[lane];
+        self.origins[lane] = from.origins[lane];
     }
 
     /// Sets the bits of lanes to those that are set in `bits`, with the origins of `sources`.
@@ -153,7 +155,8 @@ impl Core<'_> {
             register => warp.undefined.get(base, Value::register(register)).clone(),
         };
         let unsure = guard.lanes(fragment.mask);
-        let (mut read, mut written) = (Undefined::NONE, Vec::new());
+        let mut read = Undefined::NONE;
+        let mut written = Vec::new();
         let mut visited = Step { guard: Guard::NONE, op: step.op.clone() };
         // What calls and operations between lanes read and write is followed where they run.
         let mut visitor = Visitor { calls: &mut [], warp_steps: &mut [], returns: &mut [] };
@@ -244,7 +247,8 @@ impl Core<'_> {
                 distinct.push(source);
             }
         }
-        let (mut defined, mut bits) = ([ZERO; 2], [ZERO; 2]);
+        let mut defined = [ZERO; 2];
+        let mut bits = [ZERO; 2];
         // The results for all combinations of undefined sources with their undefined bits inverted.
         for inverted in 0..1u32 << distinct.len() {
             let mut values = [ZERO; 6];
@@ -315,7 +319,8 @@ impl Core<'_> {
         place: (&Reach, Run),
     ) {
         let (reach, run) = place;
-        let (each, lanes) = (usize::from(transfer.element), reach.lanes(run));
+        let each = usize::from(transfer.element);
+        let lanes = reach.lanes(run);
         for (index, &register) in transfer.registers.iter().enumerate() {
             let mut loaded = Undefined::NONE;
             if index >= usize::from(transfer.count) || register == NO_REG {
@@ -448,8 +453,8 @@ impl Core<'_> {
         let _ = exchange.eval(&sources, members, executing, &mut Work::default(), &mut out);
         for lane in lanes_of(executing) {
             let from = out[0][lane] as usize % WARP;
-            (results[0].bits[lane], results[0].origins[lane]) =
-                (value.bits[from], value.origins[from]);
+            results[0].bits[lane] = value.bits[from];
+            results[0].origins[lane] = value.origins[from];
         }
         Ok(results)
     }

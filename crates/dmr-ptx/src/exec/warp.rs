@@ -117,7 +117,8 @@ impl Local {
             }
             new
         };
-        (self.bytes, self.written) = (grow(&self.bytes), grow(&self.written));
+        self.bytes = grow(&self.bytes);
+        self.written = grow(&self.written);
         self.stride = stride;
     }
 
@@ -194,7 +195,9 @@ impl Warp {
 
     /// Makes all lanes start at `pc`, with a frame of this size. The registers keep their values.
     pub(super) fn restart(&mut self, pc: u32, frame: u32) {
-        (self.live, self.carry, self.polling) = (self.lanes, 0, false);
+        self.live = self.lanes;
+        self.carry = 0;
+        self.polling = false;
         self.local.forget_all();
         self.undefined = UndefinedRegisters::default();
         self.fragments.clear();
@@ -208,7 +211,8 @@ impl Warp {
             let mut other = index + 1;
             while other < self.fragments.len() {
                 let (head, tail) = self.fragments.split_at_mut(other);
-                let (one, two) = (&mut head[index], &mut tail[0]);
+                let one = &mut head[index];
+                let two = &mut tail[0];
                 if one.is_ready() && two.is_ready() && one.meets(two) {
                     one.mask |= two.mask;
                     one.passed_over = one.passed_over.max(two.passed_over);

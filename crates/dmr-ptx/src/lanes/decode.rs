@@ -244,10 +244,8 @@ fn quad(d: Element, c: Element, a_by_columns: bool, b_by_columns: bool) -> Decod
         return Err(NO_SUCH_SHAPE.to_owned());
     }
     let element = Element::F16;
-    let (left, right) = (
-        Layout::QuadLeft { by_columns: a_by_columns },
-        Layout::QuadRight { by_columns: b_by_columns },
-    );
+    let left = Layout::QuadLeft { by_columns: a_by_columns };
+    let right = Layout::QuadRight { by_columns: b_by_columns };
     product(Product {
         a: Fragment { element, rows: 8, columns: 4, registers: 2, layout: left },
         b: Fragment { element, rows: 4, columns: 8, registers: 2, layout: right },
@@ -357,7 +355,9 @@ fn dealt(shape: [usize; 3], operand: &str, element: Element) -> Result<Fragment,
 }
 
 fn rows(modifiers: &[&str], is_store: bool) -> Decoded {
-    let (mut count, mut transpose, mut window) = (None, false, Window::Generic);
+    let mut count = None;
+    let mut transpose = false;
+    let mut window = Window::Generic;
     // Compilers write the shape before or behind the number of matrices.
     let required = ["sync", "aligned", "m8n8", "b16"];
     if !required.iter().all(|name| modifiers.contains(name)) {

@@ -133,7 +133,8 @@ impl Format {
     /// Returns the exact value of an element that is finite.
     #[inline(always)]
     pub(super) fn finite(self, bits: u32) -> f32 {
-        let (sign, kept) = (bits >> self.sign << 31, bits & self.kept & ((1 << self.sign) - 1));
+        let sign = bits >> self.sign << 31;
+        let kept = bits & self.kept & ((1 << self.sign) - 1);
         let size = f32::from_bits(kept << self.shift) * self.scale;
         f32::from_bits(size.to_bits() | sign)
     }
@@ -142,7 +143,8 @@ impl Format {
 /// Returns the value of the `f16` that is nearest to a value, the even one of two.
 #[inline(always)]
 pub(super) fn nearest_half(value: f64) -> f32 {
-    let (least, above) = (2.0_f64.powi(-14), 65536.0);
+    let least = 2.0_f64.powi(-14);
+    let above = 65536.0;
     let size = value.abs();
     let size = if size > above { above } else { size };
     let normal = if size < least { least } else { size };

@@ -77,7 +77,8 @@ impl Fragment {
     pub(super) fn place(&self, lane: usize, register: usize, index: usize) -> Place {
         let per_register = self.element.per_register();
         let element = register * per_register + index;
-        let (group, quarter) = (lane / 4, lane % 4);
+        let group = lane / 4;
+        let quarter = lane % 4;
         let upper = lane / 16 * 4;
         let (row, column) = match self.layout {
             Layout::Left => (
@@ -189,7 +190,8 @@ impl Fragment {
                 (4.., 1) => self.gather_runs::<T, 4, 1>(lanes, all, value, into),
                 (_, 2) => self.gather_runs::<T, 1, 2>(lanes, all, value, into),
                 _ => {
-                    let (bits, kept) = (self.element.bits(), self.element.bit_mask());
+                    let bits = self.element.bits();
+                    let kept = self.element.bit_mask();
                     for (lane, positions) in lanes.iter().zip(all.chunks_exact(per_register)) {
                         for (index, &position) in positions.iter().enumerate() {
                             if let Some(element) = into.get_mut(usize::from(position)) {
@@ -210,7 +212,8 @@ impl Fragment {
         value: impl Fn(u64) -> T,
         into: &mut [T],
     ) {
-        let (bits, kept) = (self.element.bits(), self.element.bit_mask());
+        let bits = self.element.bits();
+        let kept = self.element.bit_mask();
         let count = RUN.max(PER);
         let parts = lanes.chunks_exact(count / PER).zip(positions.chunks_exact(count));
         for (lanes, positions) in parts {
@@ -235,7 +238,8 @@ impl Fragment {
         elements: &[u64],
         out: &mut [Lanes],
     ) {
-        let (per_register, bits) = (self.element.per_register(), self.element.bits());
+        let per_register = self.element.per_register();
+        let bits = self.element.bits();
         let all = positions.all.chunks_exact(WARP * per_register);
         for (lanes, all) in out.iter_mut().zip(all) {
             let mut some = [0; WARP];

@@ -204,7 +204,9 @@ impl Product {
 
     /// Adds the products to `sums`, in the order of k.
     fn multiply<T: Copy>(&self, a: &[T], b: &[T], sums: &mut [T], add: impl Fn(T, T, T) -> T) {
-        let (rows, columns, depth) = (self.a.rows, self.b.columns, self.a.columns);
+        let rows = self.a.rows;
+        let columns = self.b.columns;
+        let depth = self.a.columns;
         // Every matrix has a multiple of eight columns.
         let blocks = (columns / 8).max(1);
         let (right, _) = b.as_chunks::<8>();

@@ -72,7 +72,8 @@ impl Reduce {
 
     /// Returns the smaller or larger number; -0 is smaller than +0.
     fn pair_of_floats(self, a: u32, b: u32) -> u32 {
-        let (x, y) = (f32::from_bits(a), f32::from_bits(b));
+        let x = f32::from_bits(a);
+        let y = f32::from_bits(b);
         if x.is_nan() || y.is_nan() {
             let a_is_result = if self.nan { x.is_nan() } else { y.is_nan() };
             return if a_is_result { a } else { b };

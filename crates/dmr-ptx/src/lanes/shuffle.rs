@@ -64,8 +64,10 @@ impl Shuffle {
     /// Returns the lane that `lane` reads (PTX ISA, "shfl.sync": the pseudo code). Bits 0 to 4 of `c` clamp the lane,
     /// bits 8 to 12 are the mask of the segment.
     fn target(self, lane: usize, b: u64, c: u64) -> Target {
-        let (lane_bits, b) = (lane as i32, (b & 0x1f) as i32);
-        let (clamp, segment) = ((c & 0x1f) as i32, (c >> 8 & 0x1f) as i32);
+        let lane_bits = lane as i32;
+        let b = (b & 0x1f) as i32;
+        let clamp = (c & 0x1f) as i32;
+        let segment = (c >> 8 & 0x1f) as i32;
         let max = (lane_bits & segment) | (clamp & !segment);
         let min = lane_bits & segment;
         let (source, in_range) = match self.mode {

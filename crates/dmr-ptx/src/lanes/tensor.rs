@@ -83,7 +83,8 @@ struct Elements {
 
 impl Elements {
     fn set(&mut self, element: Element, bits: &[u32]) {
-        let (format, least) = (element.format(), least_exponent(element));
+        let format = element.format();
+        let least = least_exponent(element);
         self.values.resize(bits.len(), 0.0);
         self.exponents.resize(bits.len(), 0.0);
         for (value, &bits) in self.values.iter_mut().zip(bits) {
@@ -339,7 +340,8 @@ impl EightFactors<'_> {
 
     /// Returns the factors of product `k` of a column.
     fn of(self, k: usize, column: usize) -> [f32; 2] {
-        let (four, k) = (k / 4, k % 4);
+        let four = k / 4;
+        let k = k % 4;
         let right = with_sign(self.sizes[four][k].0[column], self.signs[four][k][0].0[column]);
         [self.left[four][k], right as f32]
     }

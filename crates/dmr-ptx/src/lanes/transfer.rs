@@ -216,7 +216,8 @@ fn load_rows(bytes: &[u8], executing: Mask, transpose: bool, lanes: &mut Lanes) 
 
 /// Returns the offset in the 128 bytes of a matrix of the half `index` of a lane's register.
 fn offset_of_half(lane: usize, index: usize, transpose: bool) -> usize {
-    let (line, place) = (lane / 4, lane % 4 * 2 + index);
+    let line = lane / 4;
+    let place = lane % 4 * 2 + index;
     let (row, column) = if transpose { (place, line) } else { (line, place) };
     row * 16 + column * 2
 }
@@ -233,14 +234,16 @@ struct Lines {
 
 impl Lines {
     fn of(fragment: &Fragment, by_columns: bool) -> Self {
-        let (rows, columns) = (fragment.rows, fragment.columns);
+        let rows = fragment.rows;
+        let columns = fragment.columns;
         let (count, length) = if by_columns { (columns, rows) } else { (rows, columns) };
         Self { count, length, columns, by_columns }
     }
 
     /// Returns where in the lines an element is, in elements; `position` counts row after row.
     fn offset(&self, position: usize) -> usize {
-        let (row, column) = (position / self.columns, position % self.columns);
+        let row = position / self.columns;
+        let column = position % self.columns;
         if self.by_columns { column * self.length + row } else { position }
     }
 }

@@ -177,7 +177,8 @@ impl Races {
         let number = self.records.add(record);
         let check = Check { record, records: &self.records, blocks: &self.blocks, seen };
         let mut found = None;
-        let (mut at, end) = (touch.address, touch.end());
+        let mut at = touch.address;
+        let end = touch.end();
         while at < end {
             let sector_end = (at / SECTOR * SECTOR).saturating_add(SECTOR);
             let lane = touch.lane_of(at);
@@ -216,7 +217,8 @@ struct Check<'a, S> {
 
 impl<S: Fn(u32, u32, u32) -> bool> Check<'_, S> {
     fn races(&self, mine: Entry, other: Entry) -> bool {
-        let (kind, earlier) = (self.record.kind, self.records.get(other));
+        let kind = self.record.kind;
+        let earlier = self.records.get(other);
         let is_race = kind.races_with(earlier.kind)
             || (kind.is_too_narrow(earlier.kind) && self.record.block != earlier.block);
         is_race && !self.is_ordered(mine, other)
@@ -224,10 +226,11 @@ impl<S: Fn(u32, u32, u32) -> bool> Check<'_, S> {
 
     /// Returns whether the earlier access `other` is ordered before `mine`.
     fn is_ordered(&self, mine: Entry, other: Entry) -> bool {
-        let (record, earlier) = (&self.record, self.records.get(other));
+        let record = &self.record;
+        let earlier = self.records.get(other);
         if record.block == earlier.block {
-            let (thread, before) =
-                (record.first_thread + mine.lane(), earlier.first_thread + other.lane());
+            let thread = record.first_thread + mine.lane();
+            let before = earlier.first_thread + other.lane();
             if thread == before || (self.seen)(thread, before, earlier.stamp) {
                 return true;
             }

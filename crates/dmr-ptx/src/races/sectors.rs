@@ -156,7 +156,8 @@ impl Sector {
 /// Returns whether an access to all bytes relates to `other` in each byte as it does in the first: it is of another
 /// warp, or each byte is of the same lane in both.
 fn is_apart_or_equal<S: Seen>(span: &Span, other: Entry, check: &Check<'_, S>) -> bool {
-    let (mine, other_record) = (&check.record, check.records.get(other));
+    let mine = &check.record;
+    let other_record = check.records.get(other);
     mine.block != other_record.block
         || mine.first_thread != other_record.first_thread
         || (mine.lane_bytes == other_record.lane_bytes && span.entry.lane() == other.lane())
@@ -183,7 +184,8 @@ impl Sectors {
         span: &Span,
         check: &Check<'_, S>,
     ) -> Option<(usize, Entry)> {
-        let (page, index) = (sector / PAGE, (sector % PAGE) as usize);
+        let page = sector / PAGE;
+        let index = (sector % PAGE) as usize;
         let place = match self.last {
             Some((last, place)) if last == page => place,
             _ => self.find(page),

@@ -151,8 +151,11 @@ impl<'a> Parser<'a> {
         let Some(space) = space_of(space) else { return Err(self.unexpected("a state space")) };
         let mut opaque = self.token() == Token::Dot("tex");
         self.advance()?;
-        let (mut align, mut vector, mut element, mut managed, mut pointer) =
-            (None, 1, None, false, None);
+        let mut align = None;
+        let mut vector = 1;
+        let mut element = None;
+        let mut managed = false;
+        let mut pointer = None;
         while let Token::Dot(word) = self.token() {
             self.advance()?;
             match word {

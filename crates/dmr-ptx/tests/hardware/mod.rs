@@ -33,7 +33,8 @@ pub(crate) struct Form {
 impl Form {
     /// Returns the PTX of a kernel with the name `entry`.
     pub(crate) fn kernel(&self, entry: &str) -> String {
-        let (sources, results) = (self.kinds.len(), self.results);
+        let sources = self.kinds.len();
+        let results = self.results;
         let mut text = format!(
             ".visible .entry {entry}(.param .u64 from, .param .u64 to)\n{{\n\
              .reg .b64 %x<{}>;\n.reg .b64 %o<{}>;\n.reg .b64 %t<9>;\n.reg .b32 %r<64>;\n.reg .b16 %h<32>;\n.reg .pred %p<16>;\n\

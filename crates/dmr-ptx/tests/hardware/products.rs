@@ -49,7 +49,8 @@ impl Product<'_> {
             let copies = if self.quad { 4 } else { 1 };
             (rows * columns * copies * bits(ty)).div_ceil(32 * bits(ty).max(32)).max(1)
         };
-        let (mut kinds, mut body) = (Vec::new(), String::new());
+        let mut kinds = Vec::new();
+        let mut body = String::new();
         let mut number = 0;
         let mut vector = |count: usize, ty: &str, source: bool, prefix: usize| {
             let names: Vec<String> = (0..count)

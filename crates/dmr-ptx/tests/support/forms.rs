@@ -63,7 +63,8 @@ pub(crate) fn results(form: &Form, step: usize) -> Result<Vec<u64>, String> {
     };
     let params = [OPERANDS.to_le_bytes(), RESULTS.to_le_bytes()].concat();
     let mut launch = Launch::new(&program, kernel, [blocks.len() as u32, 1, 1], [BLOCK, 1, 1]);
-    (launch.params, launch.checks) = (&params, Checks::none());
+    launch.params = &params;
+    launch.checks = Checks::none();
     launch.run(&mut memory).map_err(|fault| fault.to_string())?;
     let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
     Ok(memory.results.chunks_exact(8).map(word).collect())
@@ -116,7 +117,8 @@ pub(crate) fn is_near(form: &Form, a: u64, b: u64) -> bool {
 /// Returns the value of an `f16`.
 fn half(bits: u64) -> f64 {
     let sign = if bits & 0x8000 == 0 { 1.0 } else { -1.0 };
-    let (exponent, fraction) = (bits >> 10 & 0x1f, (bits & 0x3ff) as f64);
+    let exponent = bits >> 10 & 0x1f;
+    let fraction = (bits & 0x3ff) as f64;
     match exponent {
         0 => sign * fraction * (-24f64).exp2(),
         31 if fraction == 0.0 => sign * f64::INFINITY,

@@ -301,9 +301,11 @@ pub(crate) fn run(program: &Program, number: u64) -> bool {
             };
             param.copy_from_slice(&value.to_le_bytes()[..param.len()]);
         }
-        let (blocks, threads) = (random.u32(1..3), random.u32(1..40));
+        let blocks = random.u32(1..3);
+        let threads = random.u32(1..40);
         let mut launch = Launch::new(program, kernel, [blocks, 1, 1], [threads, 1, 1]);
-        (launch.params, launch.globals) = (&params, &globals);
+        launch.params = &params;
+        launch.globals = &globals;
         launch.shared_bytes = random.u32(..64);
         launch.limits.instructions = 500;
         launch.checks = if random.bool() { Checks::all() } else { Checks::none() };

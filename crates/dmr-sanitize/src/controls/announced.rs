@@ -25,7 +25,8 @@ pub(super) const OVERRUN: Control = Control {
     class: "overrun",
     commit: |scene| {
         let pool = Announced::new(scene)?;
-        let (first, second) = (pool.block(scene)?, pool.block(scene)?);
+        let first = pool.block(scene)?;
+        let second = pool.block(scene)?;
         lines::address(first.ptr() + u64::from(BYTES));
         // SAFETY: the fault: one byte behind the block, in the memory of the pool.
         unsafe { scene.faults.write(scene.stream_a(), first.ptr(), BYTES + 1)? };
@@ -81,7 +82,8 @@ pub(super) const NOT_WRITABLE: Control = Control {
     class: "not-writable",
     commit: |scene| {
         let pool = Announced::new(scene)?;
-        let (from, mut to) = (pool.block(scene)?, pool.block(scene)?);
+        let from = pool.block(scene)?;
+        let mut to = pool.block(scene)?;
         lines::address(from.ptr());
         let at = from.ptr();
         // SAFETY: the fault: the launch has declared that it reads this block.
@@ -99,7 +101,8 @@ pub(super) const UNDECLARED: Control = Control {
     class: "undeclared",
     commit: |scene| {
         let pool = Announced::new(scene)?;
-        let (from, mut to) = (pool.block(scene)?, pool.block(scene)?);
+        let from = pool.block(scene)?;
+        let mut to = pool.block(scene)?;
         let other = pool.block(scene)?;
         lines::address(other.ptr());
         let at = other.ptr();

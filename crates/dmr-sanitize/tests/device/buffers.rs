@@ -35,7 +35,8 @@ fn fills(stage: &Stage) -> Outcome {
 }
 
 fn host_copies(stage: &Stage) -> Outcome {
-    let (up, down) = (stage.rig.stream(), stage.rig.stream());
+    let up = stage.rig.stream();
+    let down = stage.rig.stream();
     for &len in SIZES {
         let host: Vec<u8> = (0..len).map(|i| i as u8).collect();
         let mut buffer = DeviceBuffer::from_host(&stage.ctx, &up, &host)?;
@@ -50,7 +51,8 @@ fn host_copies(stage: &Stage) -> Outcome {
 }
 
 fn pinned_copies(stage: &Stage) -> Outcome {
-    let (a, b) = (stage.rig.stream(), stage.rig.stream());
+    let a = stage.rig.stream();
+    let b = stage.rig.stream();
     for &len in SIZES {
         let host: Vec<u16> = (0..len).map(|i| i as u16).collect();
         let up = PinnedBuffer::from_slice(&stage.ctx, &a, &host)?;
@@ -66,7 +68,8 @@ fn pinned_copies(stage: &Stage) -> Outcome {
 }
 
 fn device_copies(stage: &Stage) -> Outcome {
-    let (a, b) = (stage.rig.stream(), stage.rig.stream());
+    let a = stage.rig.stream();
+    let b = stage.rig.stream();
     for &len in SIZES {
         stage.rig.delay(&a);
         let source = DeviceBuffer::from_host(&stage.ctx, &a, &vec![3_u8; len])?;
@@ -82,7 +85,8 @@ fn device_copies(stage: &Stage) -> Outcome {
 }
 
 fn views(stage: &Stage) -> Outcome {
-    let (a, b) = (stage.rig.stream(), stage.rig.stream());
+    let a = stage.rig.stream();
+    let b = stage.rig.stream();
     let source = DeviceBuffer::from_host(&stage.ctx, &a, &[1_u16, 2, 3, 4])?;
     let mut target = DeviceBuffer::<u16>::zeroed(&stage.ctx, &b, 7)?;
     target.slice_mut(1..3)?.copy_from(source.slice(2..)?, &a)?;
@@ -94,7 +98,8 @@ fn views(stage: &Stage) -> Outcome {
 }
 
 fn columns(stage: &Stage) -> Outcome {
-    let (a, b) = (stage.rig.stream(), stage.rig.stream());
+    let a = stage.rig.stream();
+    let b = stage.rig.stream();
     let column = Column::from(DeviceBuffer::from_host(&stage.ctx, &a, &[5_u8; 333])?);
     let mut launch = LaunchRecorder::new_strict(&b);
     launch.read_column(AllocTag::new("fives"), &column);

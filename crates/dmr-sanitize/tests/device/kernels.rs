@@ -36,7 +36,8 @@ impl Kernels {
         bytes: usize,
         number: u8,
     ) -> Result<(), DriverError> {
-        let (bytes, number) = (bytes as u32, u32::from(number));
+        let bytes = bytes as u32;
+        let number = u32::from(number);
         let mut launch = stream.launch_builder(&self.add);
         launch.arg(&from).arg(&to).arg(&bytes).arg(&number);
         // SAFETY: as the caller promises; the arguments are those of the kernel.

@@ -52,7 +52,8 @@ fn readers(stage: &Stage) -> Outcome {
 }
 
 fn reduction(stage: &Stage) -> Outcome {
-    let (a, b) = (stage.rig.stream(), stage.rig.stream());
+    let a = stage.rig.stream();
+    let b = stage.rig.stream();
     for &len in SIZES {
         let host: Vec<u32> = (0..len as u32).collect();
         let buffer = DeviceBuffer::from_host(&stage.ctx, &a, &host)?;
@@ -66,7 +67,8 @@ fn reduction(stage: &Stage) -> Outcome {
 }
 
 fn in_place(stage: &Stage) -> Outcome {
-    let (a, b) = (stage.rig.stream(), stage.rig.stream());
+    let a = stage.rig.stream();
+    let b = stage.rig.stream();
     for &len in SIZES {
         let mut buffer = DeviceBuffer::<u8>::zeroed(&stage.ctx, &a, len)?;
         for stream in [&b, &a, &b] {
@@ -83,7 +85,8 @@ fn in_place(stage: &Stage) -> Outcome {
 }
 
 fn dropped(stage: &Stage) -> Outcome {
-    let (a, b) = (stage.rig.stream(), stage.rig.stream());
+    let a = stage.rig.stream();
+    let b = stage.rig.stream();
     let mut buffer = DeviceBuffer::<u8>::zeroed(&stage.ctx, &a, 1001)?;
     let mut launch = LaunchRecorder::new_strict(&a);
     let memory = launch.read_write(&mut buffer);

@@ -65,7 +65,8 @@ fn guarded(stack: Stack, checks: GuardChecks) -> Outcome {
         let layer = DebugGuardLayer::new(Arc::new(ops)).with_checks(checks);
         ResourceBuilder::new(resource).layer(layer).build_shared()
     })?;
-    let (a, b) = (stage.rig.stream(), stage.rig.stream());
+    let a = stage.rig.stream();
+    let b = stage.rig.stream();
     for &len in SIZES {
         let source = DeviceBuffer::from_host(&stage.ctx, &a, &vec![1_u8; len])?;
         let mut target = DeviceBuffer::<u8>::uninit(&stage.ctx, &b, len)?;

@@ -26,7 +26,8 @@ fn grows(stage: &Stage) -> Outcome {
         blocks.push(block);
     }
     for (index, block) in blocks.into_iter().enumerate() {
-        let (bytes, stream) = (block.bytes(), block.alloc_stream());
+        let bytes = block.bytes();
+        let stream = block.alloc_stream();
         stage.rig.ops().check_pattern(&block, 0..bytes, index as u32, stream, 0)?;
         stage.free(block)?;
     }
@@ -51,7 +52,8 @@ fn recycles(stage: &Stage) -> Outcome {
 }
 
 fn trims(stage: &Stage) -> Outcome {
-    let (a, b) = (stage.rig.stream(), stage.rig.stream());
+    let a = stage.rig.stream();
+    let b = stage.rig.stream();
     let kept = DeviceBuffer::from_host(&stage.ctx, &a, &[4_u8; 1001])?;
     for bytes in LARGE {
         for stream in [&a, &b] {

@@ -38,7 +38,8 @@ fn own_streams(stage: &Stage) -> Outcome {
 
 fn handed_over(stage: &Stage) -> Outcome {
     const BLOCKS: usize = 64;
-    let (a, b) = (stage.rig.stream(), stage.rig.stream());
+    let a = stage.rig.stream();
+    let b = stage.rig.stream();
     let (sender, receiver) = mpsc::channel::<DeviceBuffer<u8>>();
     thread::scope(|scope| {
         let producer = scope.spawn(|| -> Outcome {

@@ -105,7 +105,8 @@ impl Case {
         let [at, ct] = [self.input.code(), self.output.code()];
         let compute = super::compute_type(self.compute);
         let algorithm = sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT;
-        let (count, handle) = (self.batch as i32, gpu.blas);
+        let count = self.batch as i32;
+        let handle = gpu.blas;
         // SAFETY: the addresses are those of matrices with these sizes; scalars are in host memory.
         unsafe {
             match self.function {

@@ -53,7 +53,8 @@ impl Arguments {
     ///
     /// `extra` is a list of keys and values that ends with `END`.
     unsafe fn read_packed(self, entry: &dmr_ptx::Kernel) -> Outcome<Vec<Box<[u8]>>> {
-        let (mut buffer, mut bytes) = (std::ptr::null::<u8>(), 0);
+        let mut buffer = std::ptr::null::<u8>();
+        let mut bytes = 0;
         let mut at = self.extra;
         loop {
             // SAFETY: by this function's contract: a value follows each key but the last.

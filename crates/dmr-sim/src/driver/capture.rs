@@ -326,7 +326,8 @@ impl Machine {
     /// Returns the captures of blocking streams of the same context, if the stream is the legacy one.
     fn captures_implied(&mut self, stream: u32) -> impl Iterator<Item = &mut Capture> {
         let this = &self.streams[stream as usize];
-        let (legacy, context) = (this.kind == StreamKind::Legacy, this.context);
+        let legacy = this.kind == StreamKind::Legacy;
+        let context = this.context;
         let implied = move |other: &&mut Stream| {
             legacy && other.context == context && other.kind == StreamKind::Blocking
         };

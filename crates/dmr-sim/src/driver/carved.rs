@@ -186,7 +186,8 @@ impl Session<'_> {
         let owned = self.owned_block(ptr, bytes, number, tag);
         let by = self.site("allocation of a pool's region");
         self.check(move |machine| {
-            let (shadow, findings) = (&mut machine.shadow, &mut machine.findings);
+            let shadow = &mut machine.shadow;
+            let findings = &mut machine.findings;
             shadow.region_allocated(owned, by, findings);
         });
     }
@@ -209,7 +210,8 @@ impl Session<'_> {
         self.run_checks();
         let Ok(device) = self.device_index(device) else { return String::new() };
         let Some(epoch) = self.devices[device].lost_by else { return String::new() };
-        let (stream, op) = (Some(epoch.stream), epoch.seq);
+        let stream = Some(epoch.stream);
+        let op = epoch.seq;
         let found = self.findings.verdict.reports.iter().filter(|report| {
             (report.second.stream, report.second.op) == (stream, op) && !report.kind.is_race()
         });

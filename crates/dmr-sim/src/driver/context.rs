@@ -244,7 +244,8 @@ unsafe extern "C" fn cuCtxGetFlags(flags: *mut c_uint) -> Code {
 extern "C" fn cuCtxSetFlags(flags: c_uint) -> Code {
     driver_call("cuCtxSetFlags", Scope::Context, |session| {
         check_flags(flags)?;
-        let (context, device) = (session.context()?, session.device()?);
+        let context = session.context()?;
+        let device = session.device()?;
         match session.devices[device].primary == Some(context) {
             true => session.objects.primary_flags.insert(device, flags),
             false => session.objects.context_flags.insert(context, flags),

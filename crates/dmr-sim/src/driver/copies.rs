@@ -57,7 +57,8 @@ unsafe fn memcpy(
         if to == 0 || from == 0 {
             return if len == 0 { Ok(()) } else { Err(ERROR_INVALID_VALUE) };
         }
-        let (to, from) = (Rows::one(to, len as u64), Rows::one(from, len as u64));
+        let to = Rows::one(to, len as u64);
+        let from = Rows::one(from, len as u64);
         // SAFETY: by this function's contract.
         unsafe { submit_copy(session, stream, to, from, pageable, waits, &[]) }
     })
@@ -130,7 +131,8 @@ pub(super) fn copy_work(
     }
     let on_device = address::is_on_device;
     let is_pageable = |at| !on_device(at) && !session.is_pinned(at);
-    let (from_host, to_host) = (is_pageable(from_start), is_pageable(to_start));
+    let from_host = is_pageable(from_start);
+    let to_host = is_pageable(to_start);
     let allowed = match (from_host, to_host) {
         (false, false) => true,
         (true, false) => matches!(pageable, Pageable::Source | Pageable::Either),
@@ -227,7 +229,8 @@ pub(super) unsafe extern "C" fn cuMemcpyPeer(
             return if len == 0 { Ok(()) } else { Err(ERROR_INVALID_VALUE) };
         }
         let others = session.others_of(stream, [to_context, from_context]);
-        let (to, from) = (Rows::one(to, len as u64), Rows::one(from, len as u64));
+        let to = Rows::one(to, len as u64);
+        let from = Rows::one(from, len as u64);
         // SAFETY: as above.
         unsafe { submit_copy(session, stream, to, from, BY_CONTEXT, true, &others) }
     })
@@ -265,7 +268,8 @@ impl Session<'_> {
         }
         let (epoch, mut deps) = self.begin(stream);
         for other in others {
-            let (last, clock) = (self.last(*other), self.streams[*other as usize].clock.clone());
+            let last = self.last(*other);
+            let clock = self.streams[*other as usize].clock.clone();
             self.streams[stream as usize].clock.join(&clock);
             deps.push(last);
         }

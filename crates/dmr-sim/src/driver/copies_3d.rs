@@ -103,7 +103,8 @@ const MOST_ROWS: usize = 1 << 24;
 impl Copy3D {
     /// Returns the rows of the target and of the source.
     pub(super) fn rows(&self) -> Outcome<(Rows, Rows)> {
-        let (to, from) = (self.to.shape(self)?, self.from.shape(self)?);
+        let to = self.to.shape(self)?;
+        let from = self.from.shape(self)?;
         if self.width == 0 || self.height == 0 || self.depth == 0 {
             return Ok((Rows::one(0, 0), Rows::one(0, 0)));
         }
@@ -173,7 +174,8 @@ impl Side3D {
 
 impl Placement {
     fn rows(&self, copy: &Copy3D) -> Outcome<Rows> {
-        let (pitch, plane) = (self.pitch as u64, self.plane as u64);
+        let pitch = self.pitch as u64;
+        let plane = self.plane as u64;
         let end = plane.checked_mul(copy.depth as u64).and_then(|all| self.start.checked_add(all));
         end.ok_or(ERROR_INVALID_VALUE)?;
         let planes = (0..copy.depth as u64).map(|z| self.start + z * plane);
@@ -216,7 +218,8 @@ unsafe fn copy<T: Copy + Into<Copy3D>>(
             Order::Contexts => session.others_of(stream, [copy.to.reserved, copy.from.reserved]),
             Order::Stream | Order::Host => Vec::new(),
         };
-        let (pageable, waits) = (copy.pageable(), order != Order::Stream);
+        let pageable = copy.pageable();
+        let waits = order != Order::Stream;
         // SAFETY: by this function's contract.
         unsafe { submit_copy(session, stream, to, from, pageable, waits, &others) }
     })

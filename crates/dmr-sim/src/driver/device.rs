@@ -157,7 +157,8 @@ unsafe extern "C" fn cuDeviceComputeCapability(
     device: CUdevice,
 ) -> Code {
     driver_call("cuDeviceComputeCapability", Scope::Device(device), |session| {
-        let (high, low) = (session.attribute(75)?, session.attribute(76)?);
+        let high = session.attribute(75)?;
+        let low = session.attribute(76)?;
         // SAFETY: the caller's pointers are null or writable.
         unsafe {
             put(major, high)?;
@@ -219,7 +220,8 @@ unsafe extern "C" fn cuDeviceGetP2PAttribute(
     peer: CUdevice,
 ) -> Code {
     driver_call("cuDeviceGetP2PAttribute", Scope::Device(device), |session| {
-        let (device, peer) = (session.device_index(device)?, session.device_index(peer)?);
+        let device = session.device_index(device)?;
+        let peer = session.device_index(peer)?;
         if device == peer {
             return Err(ERROR_INVALID_DEVICE);
         }

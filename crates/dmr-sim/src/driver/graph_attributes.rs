@@ -32,7 +32,9 @@ fn replace(session: &mut Session<'_>, node: Handle, attributes: LaunchAttributes
     let NodeWork::Kernel { function, args } = session.graphs.node(index)?.work.clone() else {
         return Err(ERROR_INVALID_VALUE);
     };
-    let (grid, block, shared_bytes) = (args.grid(), args.block(), args.shared_bytes());
+    let grid = args.grid();
+    let block = args.block();
+    let shared_bytes = args.shared_bytes();
     check(session, function, Shape { grid, block, shared_bytes, attributes })?;
     let LaunchAttributes { is_cooperative, cluster } = attributes;
     let args = args.with_cluster(cluster).with_cooperation(is_cooperative);

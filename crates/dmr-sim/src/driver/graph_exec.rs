@@ -70,7 +70,8 @@ unsafe fn instantiate(
         if flags & DEVICE_LAUNCH != 0 {
             return Err(ERROR_NOT_SUPPORTED);
         }
-        let (graph, context) = (session.graph_index(graph)?, session.context()?);
+        let graph = session.graph_index(graph)?;
+        let context = session.context()?;
         let made = session.instantiate(graph, flags, context)?;
         // SAFETY: by this function's contract.
         unsafe { put(executable, session.handle(Kind::GraphExec, made)) }

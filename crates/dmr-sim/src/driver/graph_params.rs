@@ -251,7 +251,8 @@ fn set(
     driver_call(name, Scope::Context, |session| {
         let index = session.node_index(node)?;
         let known = &session.graphs.node(index)?.work;
-        let (kind, attributes) = (known.kind(), LaunchAttributes::of(known));
+        let kind = known.kind();
+        let attributes = LaunchAttributes::of(known);
         let work = changeable(work(session, attributes)?)?;
         if work.kind() != kind {
             return Err(ERROR_INVALID_VALUE);
@@ -272,7 +273,8 @@ fn set_in(
         let executable = session.executable_index(executable)?;
         let index = session.node_index(node)?;
         let known = &session.graphs.executable(executable)?.node(index)?.work;
-        let (kind, attributes) = (known.kind(), LaunchAttributes::of(known));
+        let kind = known.kind();
+        let attributes = LaunchAttributes::of(known);
         let work = changeable(work(session, attributes)?)?;
         if work.kind() != kind {
             return Err(ERROR_INVALID_VALUE);

@@ -105,7 +105,8 @@ unsafe fn add(
             }
         };
         let linker = session.objects.linkers.get_mut(&index).ok_or(ERROR_INVALID_HANDLE)?;
-        let (logs, added) = (linker.logs, texts.and_then(|texts| linker.add(texts)));
+        let logs = linker.logs;
+        let added = texts.and_then(|texts| linker.add(texts));
         added.map_err(|refused| {
             let mut log = CompilerLog::default();
             let code = session.refuse_image(refused, &mut log);

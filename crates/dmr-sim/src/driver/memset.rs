@@ -39,7 +39,8 @@ impl Area {
     /// Returns the work that fills the area with an element.
     pub(super) fn fill(self, element: &[u8]) -> Outcome<FillWork> {
         let Self { at, pitch, width, height } = self;
-        let (bytes, aligned) = (element.len() as u64, element.len());
+        let bytes = element.len() as u64;
+        let aligned = element.len();
         let len = (width as u64).checked_mul(bytes).ok_or(ERROR_INVALID_VALUE)?;
         let is_one = height == 1 || pitch as u64 == len;
         if !at.is_multiple_of(bytes) || (!is_one && !pitch.is_multiple_of(aligned)) {

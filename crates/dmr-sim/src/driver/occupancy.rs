@@ -168,12 +168,14 @@ unsafe fn put_block_size(
     driver_call(name, Scope::Context, |session| {
         let function = session.function_of(function)?;
         let largest = session.function_attribute(function, MAX_THREADS_PER_BLOCK)? as u64;
-        let (mut best, mut most) = ((0, 0), 0);
+        let mut best = (0, 0);
+        let mut most = 0;
         for &(threads, shared) in sizes.iter().rev() {
             let threads = threads.min(largest);
             let blocks = session.active_blocks(function, threads, shared)?;
             if blocks * threads > most {
-                (best, most) = ((threads, shared), blocks * threads);
+                best = (threads, shared);
+                most = blocks * threads;
             }
         }
         let blocks = session.blocks_of_device(function, best.0, best.1)?;

@@ -67,7 +67,8 @@ unsafe fn allocate(
 ) -> Outcome {
     required(at)?;
     if bytes > 0 && session.captured(stream)? {
-        let (device, bytes) = (session.pool(pool)?.device, bytes as u64);
+        let device = session.pool(pool)?.device;
+        let bytes = bytes as u64;
         let memory = session.new_graph_memory(device, bytes)?;
         let address = memory.at;
         session.capture(stream, || NodeWork::Allocate(memory))?;

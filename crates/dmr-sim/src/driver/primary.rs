@@ -34,7 +34,8 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: CUde
             None => session.new_context(index),
         };
         let device = &mut session.devices[index];
-        (device.primary, device.retained) = (Some(primary), device.retained + 1);
+        device.primary = Some(primary);
+        device.retained = device.retained + 1;
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(context, session.handle(Kind::Context, primary)) }
     });

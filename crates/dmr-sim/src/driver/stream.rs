@@ -67,7 +67,8 @@ unsafe fn create(
         STREAM_NON_BLOCKING => StreamKind::NonBlocking,
         _ => return Err(ERROR_INVALID_VALUE),
     };
-    let (context, device) = (session.context()?, session.device()?);
+    let context = session.context()?;
+    let device = session.device()?;
     let created = session.new_stream(context, device, kind, priority);
     // SAFETY: by this function's contract.
     unsafe { put(stream, session.stream_handle(created)) }
@@ -233,7 +234,8 @@ pub(super) unsafe extern "C" fn cuStreamSetAttribute(
 
 pub(super) extern "C" fn cuStreamCopyAttributes(to: Handle, from: Handle) -> Code {
     driver_call("cuStreamCopyAttributes", Scope::Stream(to), |session| {
-        let (to, from) = (session.stream(to)?, session.stream(from)?);
+        let to = session.stream(to)?;
+        let from = session.stream(from)?;
         let attributes = &mut session.objects.stream_attributes;
         for attribute in ATTRIBUTES {
             if let Some(value) = attributes.get(&(from, attribute)).copied() {

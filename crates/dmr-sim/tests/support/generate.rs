@@ -263,7 +263,8 @@ impl Generator {
         let byte = self.rng.byte();
         let buffer = *self.rng.pick(&self.live);
         let how = self.how_to_free(buffer);
-        let (buf, bytes) = (buffer.buf, buffer.bytes);
+        let buf = buffer.buf;
+        let bytes = buffer.bytes;
         let dead = (!self.dead.is_empty()).then(|| *self.rng.pick(&self.dead));
         let step = match (self.rng.below(6), dead) {
             (0, Some(dead)) => Step::Free { buf: dead.buf, skew: 0, how: self.how_to_free(dead) },

@@ -34,7 +34,8 @@ pub(crate) fn agree_late(program: &Program, policy: Policy, seed: u64) -> Result
         let recorded = run::run_with(program, policy, seed, footprints, |_| ());
         let differs = |why| format!("{footprints:?}: {why}");
         agreed = compare(program, &recorded).map_err(differs)?;
-        let (verdict, expected) = (verdict(&recorded.reports), verdict(&declared.reports));
+        let expected = verdict(&declared.reports);
+        let verdict = verdict(&recorded.reports);
         if verdict != expected {
             let why = format!("reported {verdict:?}, and {expected:?} with declarations");
             return Err(differs(why));

@@ -35,7 +35,8 @@ pub(crate) fn read_and_write(args: &KernelArgs, memory: &mut KernelMemory<'_>) {
 pub(crate) fn machine((policy, seed): (Policy, u64)) -> Machine {
     let universe = Universe::builder().policy(policy).seed(seed).build().unwrap();
     let gpu = Gpu::new(&universe);
-    let (a, b) = (gpu::stream(), gpu::stream());
+    let a = gpu::stream();
+    let b = gpu::stream();
     let block = malloc(64).unwrap();
     fill(block, 1, 64, a).unwrap();
     gpu::sync_context().unwrap();

@@ -210,9 +210,11 @@ impl Oracle {
             How::Sync => self.time.host_acts(),
             How::Async(stream) | How::Pool(stream) => self.time.enqueue(stream),
         };
-        let (start, end) = (address, address + bytes);
+        let start = address;
+        let end = address + bytes;
         for (at, earlier) in self.allocations.iter().enumerate() {
-            let (from, to) = (start.max(earlier.start), end.min(earlier.end));
+            let from = start.max(earlier.start);
+            let to = end.min(earlier.end);
             // A later owner of the bytes stands for this one: the driver has seen its allocation, and its
             // free may be on a stream that the program has not ordered after that.
             let is_reused = |byte: &u64| {

@@ -178,14 +178,16 @@ impl Machine {
                 gpu::copy(self.at(dst), self.at(src), src.len as usize, self.streams[stream])
             }
             Step::Upload { stream, dst, byte, .. } => {
-                let (at, stream) = (self.at(dst), self.streams[stream]);
+                let at = self.at(dst);
+                let stream = self.streams[stream];
                 match (self.slots[index], &self.pinned) {
                     (Some(slot), Some(pinned)) => pinned.upload(at, slot, dst.len as usize, stream),
                     _ => gpu::upload(at, &model::upload(byte, dst.len), stream),
                 }
             }
             Step::Download { stream, src, .. } => {
-                let (at, stream) = (self.at(src), self.streams[stream]);
+                let at = self.at(src);
+                let stream = self.streams[stream];
                 match (self.slots[index], &self.pinned) {
                     (Some(slot), Some(pinned)) => {
                         pinned.download(slot, src.len as usize, at, stream)
@@ -336,7 +338,8 @@ fn register_kernels(universe: &Universe, footprints: Footprints) -> (CUfunction,
         },
         |arguments, memory| {
             let [a, b, out, len] = words(arguments);
-            let (a, b) = (load(memory, a, len), load(memory, b, len));
+            let a = load(memory, a, len);
+            let b = load(memory, b, len);
             let bytes: Vec<u8> = a.iter().zip(b).map(|(&a, b)| model::blend(a, b)).collect();
             memory.write(out, &bytes);
         },
@@ -349,7 +352,8 @@ fn register_kernels(universe: &Universe, footprints: Footprints) -> (CUfunction,
         },
         |arguments, memory| {
             let [src, out, len] = words(arguments);
-            let (src, old) = (load(memory, src, len), load(memory, out, len));
+            let src = load(memory, src, len);
+            let old = load(memory, out, len);
             let bytes: Vec<u8> =
                 old.iter().zip(src).map(|(&old, src)| model::accumulate(old, src)).collect();
             memory.write(out, &bytes);

@@ -15,7 +15,8 @@ pub(crate) fn shrink(
         for index in (0..before).rev() {
             let shorter = smallest.without(index);
             if let Some(still) = fails(&shorter) {
-                (smallest, failure) = (shorter, still);
+                smallest = shorter;
+                failure = still;
             }
         }
         if smallest.steps.len() == before {

@@ -148,7 +148,8 @@ pub(crate) fn access(at: u64, device: CUdevice) -> Driver<u64> {
 
 /// Fresh memory, mapped with all rights for its device: where it is mapped, and its handle.
 pub(crate) fn mapped(bytes: usize, device: CUdevice) -> (u64, u64) {
-    let (at, memory) = (reserve(bytes).expect("reserve"), create(bytes, device).expect("create"));
+    let at = reserve(bytes).expect("reserve");
+    let memory = create(bytes, device).expect("create");
     map(at, bytes, memory).expect("map");
     set_access(at, bytes, device, READ_WRITE).expect("set access");
     (at, memory)

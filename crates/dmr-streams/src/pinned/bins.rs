@@ -96,7 +96,9 @@ impl Bins {
             chunks[first as usize].previous = id;
         }
         let chunk = &mut chunks[id as usize];
-        (chunk.state, chunk.previous, chunk.next) = (State::Free, NONE, first);
+        chunk.state = State::Free;
+        chunk.previous = NONE;
+        chunk.next = first;
         self.columns[row] |= 1 << column;
         self.rows |= 1 << row;
     }

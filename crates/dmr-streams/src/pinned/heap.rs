@@ -100,7 +100,10 @@ impl Heap {
     /// Adds a segment, which is free as a whole.
     pub(super) fn add(&mut self, segment: Segment) {
         let Segment { address, size: SegmentSize { units, is_cut } } = segment;
-        let (before, after, previous, next) = (NONE, NONE, NONE, NONE);
+        let before = NONE;
+        let after = NONE;
+        let previous = NONE;
+        let next = NONE;
         let state = State::Allocated;
         let id =
             self.record(Chunk { address, units, before, after, previous, next, state, is_cut });
@@ -161,7 +164,8 @@ impl Heap {
         ids.filter(move |&id| is_first(&self.chunks[id as usize])).map(|first| {
             let next = |&id: &u32| Some(self.chunks[id as usize].after).filter(|id| *id != NONE);
             let Chunk { address, is_cut, .. } = self.chunks[first as usize];
-            let (mut units, mut allocated) = (0, Vec::new());
+            let mut units = 0;
+            let mut allocated = Vec::new();
             for id in std::iter::successors(Some(first), next) {
                 let chunk = &self.chunks[id as usize];
                 units += chunk.units;
@@ -304,7 +308,8 @@ mod tests {
 
     #[test]
     fn chunks_never_overlap_and_merge_back_into_their_segments() {
-        let (mut model, mut random) = (Model::default(), Random(7));
+        let mut model = Model::default();
+        let mut random = Random(7);
         let sizes = [256, 300, 4096, 10_000, 70_000, 1 << 20, (1 << 20) + 1, 5 << 20];
         for step in 0..20_000 {
             if model.allocated.len() < 200 && random.below(5) > 1 {

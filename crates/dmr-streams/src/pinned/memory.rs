@@ -56,7 +56,8 @@ impl PinnedMemory {
             // A block of host memory is at no null address.
             return Err(ResourceError::out_of_bounds(&block, 0, bytes));
         };
-        let (resource, streams) = (resource.cloned(), Arc::clone(streams));
+        let resource = resource.cloned();
+        let streams = Arc::clone(streams);
         Ok(Self { block: ManuallyDrop::new(block), start, resource, streams })
     }
 

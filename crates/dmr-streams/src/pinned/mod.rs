@@ -114,7 +114,8 @@ impl StreamPool {
     /// The first error. All other memory was returned all the same.
     pub fn trim_pinned(&self, keep_bytes: u64) -> ResourceResult<u64> {
         let reaped = self.poll_pinned().map(drop);
-        let (mut trimmed, mut outcome) = (0, reaped);
+        let mut trimmed = 0;
+        let mut outcome = reaped;
         for kind in PinnedKind::ALL {
             match self.trim_pinned_kind(kind, keep_bytes) {
                 Ok(bytes) => trimmed += bytes,

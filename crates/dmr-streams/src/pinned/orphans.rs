@@ -65,7 +65,8 @@ impl Orphans {
         let Some(_alone) = patience.lock(&self.reaping) else { return Ok(0) };
         // Not under the lock that dropping takes: this calls the driver, and may wait for it.
         let taken = std::mem::take(&mut *lock(&self.waiting));
-        let (mut freed, mut outcome) = (0, Ok(()));
+        let mut freed = 0;
+        let mut outcome = Ok(());
         for mut orphan in taken {
             match orphan.free(patience) {
                 Ok(Some(bytes)) => freed += bytes,

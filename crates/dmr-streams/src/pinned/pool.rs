@@ -113,7 +113,8 @@ impl StreamPool {
         let units = round_up(bytes).ok_or_else(|| ResourceError::size_overflow(bytes))?;
         home.refuse_capture()?;
         let chunk = self.allocate_chunk(kind, units)?;
-        let (generation, pool) = (Generation::next(), self.pinned());
+        let generation = Generation::next();
+        let pool = self.pinned();
         let payload = ChunkOfKind { kind, id: chunk.id }.to_payload();
         let inserted = self.uses().insert_unused(self.pinned_owner(), generation, &home, payload);
         let slot = inserted.inspect_err(|_| pool.state().of(kind).heap.free(chunk.id))?;
@@ -150,7 +151,9 @@ impl StreamPool {
         // First: another thread may have held a lock when the process was forked.
         self.device().refuse_fork()?;
         block.require_part_depth(0)?;
-        let (id, bytes, pool) = (block.id(), block.bytes() as u64, self.pinned());
+        let id = block.id();
+        let bytes = block.bytes() as u64;
+        let pool = self.pinned();
         let retired = |payload| {
             let block = RetiredBlock { id, bytes, chunk: ChunkOfKind::from_payload(payload) };
             pool.state().count_retired(block);
@@ -183,7 +186,8 @@ impl StreamPool {
             return Ok(self.forget_retired());
         }
         self.settle_pinned(Patience::Poll);
-        let (mut freed, mut outcome) = (FreedBytes::default(), Ok(()));
+        let mut freed = FreedBytes::default();
+        let mut outcome = Ok(());
         let homes: SmallVec<[usize; 16]> = self.pinned().state().pending.keys().copied().collect();
         for home in homes {
             outcome = outcome.and(self.poll_home(home, &mut freed));
@@ -200,7 +204,8 @@ impl StreamPool {
 
     /// Frees the blocks of a home stream whose uses are done.
     fn poll_home(&self, home: usize, freed: &mut FreedBytes) -> ResourceResult<()> {
-        let (pool, uses) = (self.pinned(), self.uses());
+        let pool = self.pinned();
+        let uses = self.uses();
         loop {
             let mut oldest: SmallVec<[Dependencies; MISSES]> = SmallVec::new();
             if let Some(queue) = pool.state().pending.get(&home) {
@@ -223,7 +228,8 @@ impl StreamPool {
 
     /// Frees the blocks of a home stream whose uses are known to be done, up to those behind a few that are not.
     fn free_done(&self, home: usize) -> FreedBytes {
-        let (pool, uses) = (self.pinned(), self.uses());
+        let pool = self.pinned();
+        let uses = self.uses();
         let mut freed = FreedBytes::default();
         let mut state = pool.state();
         let Some(queue) = state.pending.get_mut(&home) else { return freed };
@@ -299,7 +305,8 @@ impl StreamPool {
         slot: FreeSlot,
         others: &Dependencies,
     ) -> BlockState {
-        let (home, uses) = (block.id.alloc_stream(), self.uses());
+        let home = block.id.alloc_stream();
+        let uses = self.uses();
         // First: if no event was recorded on the home stream since, then the first poll records one.
         let mut after = Dependencies::on(home, uses.submitted(home));
         after.add_all(others);
@@ -317,7 +324,8 @@ impl StreamPool {
 
     /// Removes a retired block from the use table.
     fn vacate_retired(&self, block: RetiredBlock) {
-        let (uses, mut done) = (self.uses(), Dependencies::default());
+        let uses = self.uses();
+        let mut done = Dependencies::default();
         if let Some(slot) = uses.release_retired(self.pinned_owner(), block.id, &mut done) {
             uses.vacate(slot);
         }
@@ -326,7 +334,8 @@ impl StreamPool {
     /// Counts all retired blocks as freed, because the device is lost. Their memory is not allocated again.
     #[cold]
     fn forget_retired(&self) -> FreedBytes {
-        let (pool, mut freed) = (self.pinned(), FreedBytes::default());
+        let pool = self.pinned();
+        let mut freed = FreedBytes::default();
         let mut forget = |state: &mut State, block: RetiredBlock| {
             self.vacate_retired(block);
             state.count_freed(block);

@@ -76,7 +76,8 @@ impl StreamPool {
 
     /// Allocates page-locked memory from the driver, and writes zeros to it, so that all of it is initialised.
     fn lock_segment(&self, kind: PinnedKind, size: SegmentSize) -> ResourceResult<Segment> {
-        let (device, bytes) = (self.device(), size.bytes());
+        let device = self.device();
+        let bytes = size.bytes();
         // SAFETY: the memory is written below, before it is read.
         let allocate = || unsafe { result::malloc_host(bytes, kind.flags()) };
         let failed = |error| device.driver_error("cuMemHostAlloc", error);
@@ -99,7 +100,8 @@ impl StreamPool {
         }
         let pool = self.pinned();
         let segments = pool.state().of(kind).heap.remove_free(keep);
-        let (mut trimmed, mut outcome) = (0, Ok(()));
+        let mut trimmed = 0;
+        let mut outcome = Ok(());
         for segment in segments {
             let bytes = segment.size.bytes();
             if let Some(observer) = pool.observer() {

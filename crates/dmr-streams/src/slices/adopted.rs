@@ -100,7 +100,8 @@ impl StreamPool {
         slice: &mut CudaSlice<T>,
         home: StreamId,
     ) -> ResourceResult<Place> {
-        let (device, home) = (self.device(), self.enter(home)?);
+        let device = self.device();
+        let home = self.enter(home)?;
         let own = Arc::clone(slice.stream());
         if slice.num_bytes() == 0 {
             return Err(ResourceError::zero_size());
@@ -187,7 +188,8 @@ impl StreamPool {
         tag: AllocTag,
     ) -> DeviceBlock {
         let Place { home, generation, slot } = place;
-        let (ptr, bytes) = (memory.ptr, memory.bytes as usize);
+        let ptr = memory.ptr;
+        let bytes = memory.bytes as usize;
         let mut held = self.adopted_slices().held();
         held.usage.live += memory.bytes;
         held.usage.reserved += memory.bytes;
@@ -225,7 +227,8 @@ impl StreamPool {
         block: &DeviceBlock,
         len: usize,
     ) -> ResourceResult<CudaSlice<T>> {
-        let (adopted, id) = (self.adopted_slices(), block.id());
+        let adopted = self.adopted_slices();
+        let id = block.id();
         self.refuse_part_of_slice(block)?;
         if self.uses().payload(&adopted.owner, id).is_none() {
             return Err(ResourceError::foreign_block(block, self.device().ordinal()));
@@ -273,7 +276,8 @@ impl StreamPool {
     /// Deallocates the block of a slice: frees the slice on its own stream, after all uses, or retires it while a
     /// window is open.
     pub(super) fn deallocate_slice(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
-        let (adopted, id) = (self.adopted_slices(), block.id());
+        let adopted = self.adopted_slices();
+        let id = block.id();
         self.refuse_part_of_slice(block)?;
         let mut after = Dependencies::default();
         match self.uses().release(&adopted.owner, id, &mut after) {
@@ -301,7 +305,8 @@ impl StreamPool {
     /// Frees the slices of retired blocks whose last window has closed; returns their bytes.
     pub(super) fn settle_slices(&self, patience: Patience) -> ResourceResult<u64> {
         let adopted = self.adopted_slices();
-        let (mut freed, mut outcome) = (0, Ok(()));
+        let mut freed = 0;
+        let mut outcome = Ok(());
         let mut free = |id: BlockId| {
             let mut after = Dependencies::default();
             let released = self.uses().release_retired(&adopted.owner, id, &mut after);
@@ -334,7 +339,8 @@ impl StreamPool {
         mut after: Dependencies,
         was_retired: bool,
     ) -> ResourceResult<u64> {
-        let (adopted, home) = (self.adopted_slices(), id.alloc_stream());
+        let adopted = self.adopted_slices();
+        let home = id.alloc_stream();
         after.add(home, self.uses().submitted(home));
         let held = adopted.take(id)?;
         let freed = match self.device().is_lost() {

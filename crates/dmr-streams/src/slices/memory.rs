@@ -20,7 +20,8 @@ pub(super) struct SliceMemory {
 impl SliceMemory {
     /// Takes the memory out of a slice. cudarc makes the slice's stream wait for the last read and the last write.
     pub(super) fn of<T>(slice: CudaSlice<T>) -> Self {
-        let (bytes, stream) = (slice.num_bytes() as u64, Arc::clone(slice.stream()));
+        let bytes = slice.num_bytes() as u64;
+        let stream = Arc::clone(slice.stream());
         let mut ptr = 0;
         // Nothing depends on these waits: the home stream has waited for the same events.
         let _: Result<(), DriverError> = checked(stream.context(), || ptr = slice.leak());

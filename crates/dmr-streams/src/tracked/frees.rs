@@ -149,7 +149,8 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         patience: Patience,
     ) -> ResourceResult<bool> {
         let Pending { value: retired, after } = pending;
-        let (uses, device) = (self.uses(), self.streams.device());
+        let uses = self.uses();
+        let device = self.streams.device();
         if !device.is_lost() {
             let is_free = self.is_done(retired.parts.alloc_stream, after, patience);
             match is_free {
@@ -191,7 +192,8 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         retired: &mut ReleasedBlock,
     ) -> Result<BlockState, NotDeallocated> {
         let block = with_slot(retired.parts, retired.upstream.slot);
-        let (id, passed) = (block.id(), PassedBlock::of(&block));
+        let id = block.id();
+        let passed = PassedBlock::of(&block);
         if let Some(other) = retired.exchanged_for {
             // Upstream has this memory.
             let _ = block.into_parts();

@@ -171,7 +171,8 @@ impl UseTable<'_> {
     ) -> ResourceResult<Option<Dependencies>> {
         // Another thread may have held a slot when the process was forked.
         self.pool.device().refuse_fork()?;
-        let (pool, progress) = (self.pool.id(), self.pool.progress());
+        let pool = self.pool.id();
+        let progress = self.pool.progress();
         let mut after = Dependencies::default();
         let need = |used| {
             if !progress.is_done(used) {
@@ -218,7 +219,8 @@ impl UseTable<'_> {
         if !self.accepts(after) || !self.is_ours(stream) {
             return DependencyOrder::Unordered;
         }
-        let (progress, slot) = (self.pool.progress(), stream.slot());
+        let progress = self.pool.progress();
+        let slot = stream.slot();
         let mut order = DependencyOrder::Done;
         for used in &after.uses {
             if !progress.is_done(*used) {
@@ -313,7 +315,8 @@ impl UseTable<'_> {
     ///
     /// As [`poll`](Self::poll): the first. The uses of other streams were waited for all the same.
     pub fn synchronize(&self, after: &Dependencies) -> ResourceResult<()> {
-        let (device, progress) = (self.pool.device(), self.pool.progress());
+        let device = self.pool.device();
+        let progress = self.pool.progress();
         self.refuse_others(after)?;
         device.check()?;
         let mut outcome = Ok(());

@@ -230,7 +230,8 @@ impl UseTable<'_> {
         home: StreamId,
         after: &'a mut Dependencies,
     ) -> impl FnMut(UseId) + 'a {
-        let (slot, pool) = (home.slot(), self.pool.id());
+        let slot = home.slot();
+        let pool = self.pool.id();
         move |used| {
             if self.holds_up(slot, used) {
                 after.push(pool, used);
@@ -261,7 +262,8 @@ impl Slots {
         let reserved = popped.map_or_else(|| self.give_batch(home), Ok)?;
         let index = reserved.index;
         if let Ok((numbered, mut slot)) = self.resume(reserved) {
-            (slot.home, slot.occupant) = (home as u32, occupant);
+            slot.home = home as u32;
+            slot.occupant = occupant;
             numbered.set(FREE);
             slot.leave_locked();
         }
@@ -278,7 +280,8 @@ impl Slots {
     ) -> Result<BlockSlot, FreeSlot> {
         let index = slot.index;
         let (numbered, mut slot) = self.resume(slot)?;
-        (slot.retired, slot.used) = (false, false);
+        slot.retired = false;
+        slot.used = false;
         slot.restart(allocation);
         numbered.set(generation.get());
         Ok(BlockSlot::new(index))

@@ -31,7 +31,8 @@ impl SlotState {
         uses: &[BlockUse],
         tokens: &mut UseTokens,
     ) -> ResourceResult<Needs> {
-        let (stream, mut needs) = (tokens.stream(), Needs::new());
+        let stream = tokens.stream();
+        let mut needs = Needs::new();
         self.refuse_conflicts(uses, stream)?;
         tokens.reserve(uses.len());
         let mut next_ticket = self.next_ticket();
@@ -63,7 +64,8 @@ impl SlotState {
             };
             if let Some(used) = conflicting {
                 let generation = used.block.generation();
-                let (holder, access) = (window.stream, used.access);
+                let holder = window.stream;
+                let access = used.access;
                 return Err(ResourceError::window_conflict(generation, holder, stream, access));
             }
         }
@@ -115,7 +117,8 @@ impl SlotState {
         let Some(at) = self.position_of(token.ticket()) else { return false };
         let Some(parts) = &mut self.parts else { return false };
         self.windows.swap_remove(at);
-        let (bytes, access) = (parts.windows.swap_remove(at), token.access());
+        let bytes = parts.windows.swap_remove(at);
+        let access = token.access();
         if matches!(end, WindowEnd::Unused) {
             return true;
         }

@@ -48,7 +48,8 @@ impl<T> PendingQueue<T> {
     pub fn push(&mut self, pending: Pending<T>) -> u32 {
         let newest = self.entries[ENDS as usize].older;
         self.number += 1;
-        let (pending, number) = (Some(pending), self.number);
+        let pending = Some(pending);
+        let number = self.number;
         let entry = Node { pending, number, older: newest, newer: ENDS };
         let index = match self.unused.pop() {
             Some(index) => {
@@ -70,7 +71,8 @@ impl<T> PendingQueue<T> {
     pub fn remove(&mut self, index: u32) -> Option<Pending<T>> {
         let entry = &mut self.entries[index as usize];
         let pending = entry.pending.take()?;
-        let (older, newer) = (entry.older, entry.newer);
+        let older = entry.older;
+        let newer = entry.newer;
         self.entries[older as usize].newer = newer;
         self.entries[newer as usize].older = older;
         if self.cursor == index {

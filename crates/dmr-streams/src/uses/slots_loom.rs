@@ -65,7 +65,8 @@ fn conflicting_windows_exclude_each_other() {
         let inside = Arc::new(AtomicBool::new(false));
         let writers: Vec<_> = [1, 2]
             .map(|slot| {
-                let (slots, inside) = (Arc::clone(&slots), Arc::clone(&inside));
+                let slots = Arc::clone(&slots);
+                let inside = Arc::clone(&inside);
                 loom::thread::spawn(move || {
                     let me = stream(pool, slot);
                     let write = BlockUse::new(block, Access::Write);
@@ -95,7 +96,8 @@ fn windows_on_disjoint_parts_do_not_exclude_each_other() {
             .map(|slot| {
                 let slots = Arc::clone(&slots);
                 loom::thread::spawn(move || {
-                    let (me, part) = (stream(pool, slot), ByteRange::new(256 * slot as u64, 256));
+                    let me = stream(pool, slot);
+                    let part = ByteRange::new(256 * slot as u64, 256);
                     let used = BlockUse::of_bytes(block, Access::Write, part);
                     let tokens = open(&slots, used, me).unwrap();
                     let entry = UseId::new(me.slot(), 2);
@@ -130,11 +132,13 @@ fn a_block_leaves_only_while_no_window_is_open() {
     loom::model(|| {
         let pool = StreamPoolId::next().unwrap();
         let slots = Arc::new(Slots::new(pool, 2));
-        let (home, owner) = (stream(pool, 0), OwnerNumber::new());
+        let home = stream(pool, 0);
+        let owner = OwnerNumber::new();
         let block = insert(&slots, owner, home);
         let gone = Arc::new(AtomicBool::new(false));
         let user = {
-            let (slots, gone) = (Arc::clone(&slots), Arc::clone(&gone));
+            let slots = Arc::clone(&slots);
+            let gone = Arc::clone(&gone);
             let is_gone = move || gone.load(Ordering::SeqCst);
             loom::thread::spawn(move || use_block(&slots, block, stream(pool, 1), is_gone))
         };
@@ -154,7 +158,8 @@ fn a_block_that_is_restored_is_used_again() {
     loom::model(|| {
         let pool = StreamPoolId::next().unwrap();
         let slots = Arc::new(Slots::new(pool, 2));
-        let (home, owner) = (stream(pool, 0), OwnerNumber::new());
+        let home = stream(pool, 0);
+        let owner = OwnerNumber::new();
         let block = insert(&slots, owner, home);
         let user = {
             let slots = Arc::clone(&slots);
@@ -179,7 +184,8 @@ fn the_last_window_of_a_retired_block_is_reported_once() {
     loom::model(|| {
         let pool = StreamPoolId::next().unwrap();
         let slots = Arc::new(Slots::new(pool, 2));
-        let (home, owner) = (stream(pool, 0), OwnerNumber::new());
+        let home = stream(pool, 0);
+        let owner = OwnerNumber::new();
         let block = insert(&slots, owner, home);
         let me = stream(pool, 1);
         let tokens = open(&slots, BlockUse::new(block, Access::Read), me).unwrap();

@@ -55,7 +55,8 @@ fn a_use_that_is_done_does_not_remove_a_later_one_of_its_stream() {
         let allocation = UseId::new(home.slot(), 1);
         let block = id(insert(&slots, generation, allocation, Occupant::NONE), generation, home);
         let open = || open(&slots, BlockUse::new(block, access), stream);
-        let (done, later) = (open(), open());
+        let done = open();
+        let later = open();
         let close = |tokens: UseTokens, end| {
             slots.close(tokens.as_slice(), end, &|_| false);
         };
@@ -72,7 +73,8 @@ fn a_use_that_is_done_does_not_remove_a_later_one_of_its_stream() {
 fn each_open_window_has_a_ticket_that_no_other_has() {
     let pool = StreamPoolId::next().unwrap();
     let home = StreamId::from_parts(pool, 0, 0).unwrap();
-    let (slots, generation) = (Slots::new(pool, 1), Generation::next());
+    let slots = Slots::new(pool, 1);
+    let generation = Generation::next();
     let block = id(insert(&slots, generation, UseId::new(0, 1), Occupant::NONE), generation, home);
     let used = BlockUse::new(block, Access::Write);
     let mut windows: Vec<UseTokens> = Vec::new();

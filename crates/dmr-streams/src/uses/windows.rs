@@ -87,7 +87,8 @@ impl UseTable<'_> {
             return Ok(());
         }
         stream.refuse_capture()?;
-        let (mut needs, mut left) = (Needs::new(), uses);
+        let mut needs = Needs::new();
+        let mut left = uses;
         while !left.is_empty() {
             let need = |used| {
                 if self.holds_up(stream.slot(), used) {
@@ -325,7 +326,8 @@ impl UseTable<'_> {
         from: usize,
         end: WindowEnd,
     ) -> ResourceResult<()> {
-        let (mut closed, mut stale) = (0, None);
+        let mut closed = 0;
+        let mut stale = None;
         let is_done = |used| self.pool.progress().is_done(used);
         let mut left = &tokens.as_slice()[from..];
         while let Some(first) = left.first() {

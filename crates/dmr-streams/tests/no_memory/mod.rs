@@ -6,7 +6,8 @@ use dmr_streams::uses::FreeSlot;
 
 /// Puts a block without memory into the slot.
 pub(crate) fn occupy(streams: &StreamPool, slot: FreeSlot, home: StreamId) -> BlockId {
-    let (home, generation) = (streams.enter(home).unwrap(), Generation::next());
+    let home = streams.enter(home).unwrap();
+    let generation = Generation::next();
     let slot = home.occupy(slot, generation).unwrap();
     let parts = BlockParts {
         ptr: 256,

@@ -20,7 +20,8 @@ impl FakeResource {
         let Some(held) = state.blocks.get(&block.generation()) else {
             return Err(ResourceError::foreign_block(block, block.device_ordinal()));
         };
-        let (at, home) = (held.at, held.home);
+        let at = held.at;
+        let home = held.home;
         if let Some(window) = held.windows.iter().find(|window| window.stream != home) {
             let generation = block.generation();
             return Err(ResourceError::window_conflict(
@@ -44,7 +45,8 @@ impl FakeResource {
         self.wait(held, home, Access::Write, ByteRange::WHOLE);
         self.commit(held, home, Access::Write, ByteRange::WHOLE);
         state.usage.reserved += (reserved.saturating_sub(held.reserved)) as u64;
-        (held.bytes, held.reserved) = (bytes, reserved.max(held.reserved));
+        held.bytes = bytes;
+        held.reserved = reserved.max(held.reserved);
         if !self.has(Fault::GrowsUncounted) {
             state.usage.live += more;
             state.usage.total_allocated += more;

@@ -69,7 +69,8 @@ impl DeviceOps for FakeOps {
         pattern: u32,
         stream: StreamId,
     ) -> ResourceResult<()> {
-        let (slot, pattern) = (self.slot(stream)?, part_of(block, &range, pattern)?);
+        let slot = self.slot(stream)?;
+        let pattern = part_of(block, &range, pattern)?;
         self.submit(slot, Op::Fill(pattern));
         Ok(())
     }
@@ -82,7 +83,8 @@ impl DeviceOps for FakeOps {
         stream: StreamId,
         key: u64,
     ) -> ResourceResult<()> {
-        let (slot, pattern) = (self.slot(stream)?, part_of(block, &range, pattern)?);
+        let slot = self.slot(stream)?;
+        let pattern = part_of(block, &range, pattern)?;
         let verdict = Verdict::default();
         let mut pending = lock(&self.pending);
         let event = self.submit(slot, Op::Check(pattern, Arc::clone(&verdict)));

@@ -70,7 +70,8 @@ impl<'a> Engine<'a> {
     }
 
     pub(crate) fn run(mut self, mut reader: TraceReader) -> Result<Summary, ReplayError> {
-        let (start, outstanding) = (Instant::now(), self.resource.bytes_outstanding());
+        let start = Instant::now();
+        let outstanding = self.resource.bytes_outstanding();
         self.trace = reader.trace().to_owned();
         let replayed = self.replay(&mut reader).and_then(|last| self.check_left_over(last));
         self.free_all();
@@ -152,11 +153,13 @@ impl<'a> Engine<'a> {
         }
         let limit = self.options.max_live_blocks;
         if self.blocks.len() >= limit {
-            let (trace, line) = (self.trace.clone(), op.line);
+            let trace = self.trace.clone();
+            let line = op.line;
             return Err(ReplayError::TooManyLiveBlocks { trace, line, limit });
         }
         let stream = self.streams.resolve(op.stream).map_err(|source| {
-            let (trace, line) = (self.trace.clone(), op.line);
+            let trace = self.trace.clone();
+            let line = op.line;
             ReplayError::Stream { trace, line, source }
         })?;
         let entry = match self.allocate_timed(op, stream) {

@@ -61,7 +61,8 @@ impl Engine<'_> {
 
     /// Allocates a block of the bytes to which `held` should grow, and frees `held`.
     fn replace(&mut self, op: &Op, held: Held) -> Result<(), ReplayError> {
-        let (stream, home) = (held.stream, held.block.alloc_stream());
+        let stream = held.stream;
+        let home = held.block.alloc_stream();
         match self.allocate_timed(op, home) {
             Ok(block) => {
                 self.summary.moved_blocks += 1;

@@ -29,7 +29,8 @@ impl<'a> Verifier<'a> {
 
     /// Fills a new block, on its home stream.
     pub(crate) fn fill(&self, held: &mut Held) -> ResourceResult<()> {
-        let (block, pattern) = (&held.block, pattern(held.line));
+        let block = &held.block;
+        let pattern = pattern(held.line);
         self.ops.fill_pattern(block, 0..block.bytes(), pattern, block.alloc_stream())?;
         held.pattern = Some(pattern);
         Ok(())

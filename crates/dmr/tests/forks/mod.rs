@@ -109,10 +109,13 @@ struct Fixed {
 
 impl Fixed {
     fn read(stack: &Stack, held: &Held) -> ResourceResult<Self> {
-        let (resource, streams, lease) = (&stack.resource, &stack.streams, &held.lease);
+        let resource = &stack.resource;
+        let streams = &stack.streams;
+        let lease = &held.lease;
         let device = streams.device();
         let ordinals = (resource.device_ordinal(), device.ordinal());
-        let (name, version) = (device.name().to_owned(), device.driver_version());
+        let name = device.name().to_owned();
+        let version = device.driver_version();
         let default = streams.default_stream();
         assert!(streams.same_stream(default, StreamId::DEFAULT)?);
         Ok(Self {
@@ -150,13 +153,16 @@ pub(crate) fn fork_under_load(make: impl FnOnce(&Rig) -> Stack) {
     let held = hold(&stack);
     let fixed = Fixed::read(&stack, &held).unwrap();
     let forks = std::env::var("DMR_FORKS").map_or(FORKS, |forks| forks.parse().unwrap());
-    let (is_over, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let is_over = AtomicBool::new(false);
+    let rounds = AtomicUsize::new(0);
     let started = std::time::Instant::now();
     std::thread::scope(|scope| {
         // Also if an assertion fails: the scope waits for the threads.
         let over = Over(&is_over);
         for thread in 0..THREADS {
-            let (stack, is_over, rounds) = (&stack, &is_over, &rounds);
+            let stack = &stack;
+            let is_over = &is_over;
+            let rounds = &rounds;
             scope.spawn(move || {
                 while !is_over.load(Relaxed) {
                     work(stack, thread + rounds.fetch_add(1, Relaxed));
@@ -185,7 +191,8 @@ pub(crate) fn fork_under_load(make: impl FnOnce(&Rig) -> Stack) {
         drop(over);
     });
     if forks > FORKS {
-        let (seconds, rounds) = (started.elapsed().as_secs_f64(), rounds.into_inner());
+        let seconds = started.elapsed().as_secs_f64();
+        let rounds = rounds.into_inner();
         eprintln!("{forks} forks in {seconds:.1} s, {rounds} rounds of work: {:?}", stack.resource);
     }
     // The parent is as it was.
@@ -224,7 +231,8 @@ fn hold(stack: &Stack) -> Held {
 
 /// One round of what a program does. What is refused for lack of memory or streams is left out.
 fn work(stack: &Stack, round: usize) {
-    let (resource, streams) = (&stack.resource, &stack.streams);
+    let resource = &stack.resource;
+    let streams = &stack.streams;
     let Ok(lease) = streams.acquire() else { return };
     let Ok(other) = streams.next() else { return };
     let sizes = [100, 5000, 70_000, 3 << 20];
@@ -299,7 +307,9 @@ fn calls_of_a_child(
     let mut calls = Vec::new();
     calls.push(("what is fixed", Fixed::read(&stack, &held).as_ref() == Ok(fixed)));
     let Held { lease, block, mut buffer, mut pinned, launch, mut waiting } = held;
-    let (resource, streams, stream) = (&stack.resource, &stack.streams, lease.id());
+    let resource = &stack.resource;
+    let streams = &stack.streams;
+    let stream = lease.id();
     let id = block.id();
     calls.push(("usage", resource.usage() == Usage::default()));
     calls.push(("bytes outstanding", resource.bytes_outstanding() == 0));

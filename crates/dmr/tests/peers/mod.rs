@@ -98,7 +98,8 @@ impl CopyWords {
     ) {
         assert!(to.len() >= words as usize && from.len() >= words as usize);
         let mut launch = LaunchRecorder::new_strict(stream);
-        let (to, from) = (launch.write(to), launch.read_peer(from, there, home));
+        let to = launch.write(to);
+        let from = launch.read_peer(from, there, home);
         // SAFETY: both buffers have that many words, and the device has access.
         let copy = || unsafe { self.try_launch(stream, to.device_ptr(), from.device_ptr(), words) };
         launch.launch(here, |_| copy()).unwrap();

@@ -7,7 +7,8 @@ fn main() {
     let group = format!("alone-{}", std::process::id());
     let config = SharedLimitConfig::new([1; 16], 100).with_group(group);
     let join = || SharedLimit::join(&config).expect("an account");
-    let (one, two) = (join(), join());
+    let one = join();
+    let two = join();
     one.charge(60, Largest::default()).expect("room");
     let refused = two.charge(60, Largest::default());
     assert!(matches!(refused, Err(ChargeError::OverLimit(refusal)) if refusal.remaining() == 40));

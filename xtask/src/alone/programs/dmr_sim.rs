@@ -8,7 +8,8 @@ fn main() {
     let context = CudaContext::new(universe.ordinal(0)).unwrap();
     // SAFETY: the accesses race; that is what the simulator has to report.
     unsafe { context.disable_event_tracking() };
-    let (a, b) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+    let a = context.new_stream().unwrap();
+    let b = context.new_stream().unwrap();
     let zeros = a.alloc_zeros::<u32>(1024).unwrap();
     b.clone_dtoh(&zeros).unwrap();
     let found = universe.reports();

@@ -49,13 +49,16 @@ fn check(heap: &Heap, segments: &BTreeMap<u64, (u32, ChunkId)>, acquired: &[Acqu
     let mut at = 0;
     let mut free = 0;
     for (&start, &(units, _)) in segments {
-        let (mut address, mut last_free) = (start, false);
+        let mut address = start;
+        let mut last_free = false;
         while address < start + u64::from(units) * UNIT {
             let (found, length, is_free) = chunks[at];
             assert_eq!(found, address, "a gap or an overlap");
             assert!(!(last_free && is_free), "two free neighbours at {address:#x}");
             free += if is_free { u64::from(length) } else { 0 };
-            (address, last_free, at) = (address + u64::from(length) * UNIT, is_free, at + 1);
+            address = address + u64::from(length) * UNIT;
+            last_free = is_free;
+            at = at + 1;
         }
         assert_eq!(address, start + u64::from(units) * UNIT, "a chunk crosses its span's end");
     }
@@ -81,8 +84,10 @@ proptest! {
         steps in prop::collection::vec(step(), 1..120),
     ) {
         let mut heap = Heap::default();
-        let (mut segments, mut acquired) = (BTreeMap::new(), Vec::<AcquiredChunk>::new());
-        let (mut clock, mut next) = (0, 1 << 20);
+        let mut segments = BTreeMap::new();
+        let mut acquired = Vec::<AcquiredChunk>::new();
+        let mut clock = 0;
+        let mut next = 1 << 20;
         for step in steps {
             clock += 1;
             if !matches!(step, Step::Acquire(_) | Step::ReleaseForReuse(_)) {

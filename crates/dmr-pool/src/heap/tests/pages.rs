@@ -84,7 +84,9 @@ fn whole_pages(chunk: &Chunk) -> Range<u64> {
 /// and the list of holes has all of them.
 fn check(heap: &Heap) {
     let all = chunks_of(heap);
-    let (mut at, mut last, mut holes) = (PAGE, State::Unused, 0);
+    let mut at = PAGE;
+    let mut last = State::Unused;
+    let mut holes = 0;
     for (_, chunk) in &all {
         assert_eq!(chunk.address, at, "a gap or an overlap");
         assert!(chunk.state == State::Acquired || chunk.state != last, "{:?} twice", chunk.state);
@@ -92,7 +94,8 @@ fn check(heap: &Heap) {
             assert_eq!((chunk.address % PAGE, chunk.end() % PAGE), (0, 0));
             holes += 1;
         }
-        (at, last) = (chunk.end(), chunk.state);
+        at = chunk.end();
+        last = chunk.state;
     }
     assert_eq!(at, PAGE + PAGES * PAGE);
     assert_eq!(heap.holes().count(), holes);

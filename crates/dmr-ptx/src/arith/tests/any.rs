@@ -146,7 +146,9 @@ fn no_operands_panic_and_results_fit_their_types() {
         let shape = *arith.operands();
         let garbage: [Lanes; 6] = std::array::from_fn(|_| std::array::from_fn(|_| random.u64(..)));
         let count = random.usize(shape.required_sources..=shape.source_count);
-        let (mut first, mut second, mut carry) = ([0; WARP], [0; WARP], random.u32(..));
+        let mut first = [0; WARP];
+        let mut second = [0; WARP];
+        let mut carry = random.u32(..);
         let sources: Vec<&Lanes> = garbage.iter().take(count).collect();
         arith.eval(&sources, &mut first, &mut second, Mask::MAX, &mut carry);
 

@@ -80,7 +80,8 @@ fn within(
     let mut random = fastrand::Rng::with_seed(4);
     let cases: Vec<[u64; 1]> = (0..CASES).map(|_| [operand(&mut random)]).collect();
     for (case, result) in cases.iter().zip(run_all(opcode, &cases)) {
-        let (exact, result) = (exact(float(case[0])), float(result[0]));
+        let exact = exact(float(case[0]));
+        let result = float(result[0]);
         let close = (result - exact).abs() <= (exact.abs() * relative).max(absolute);
         assert!(close, "{opcode} {case:x?}: {result} instead of {exact}");
     }

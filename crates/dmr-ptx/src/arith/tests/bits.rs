@@ -63,7 +63,8 @@ fn fields() {
                 [a, c, d]
             };
             agrees(&format!("bfe.{ty}{width}"), operands, |[a, position, length]| {
-                let (position, length) = (amount(position, width), amount(length, width));
+                let position = amount(position, width);
+                let length = amount(length, width);
                 let sign = signed && length != 0 && bit(a, (position + length - 1).min(width - 1));
                 collect(width, |n| {
                     if n < length && position + n < width { bit(a, position + n) } else { sign }
@@ -71,7 +72,8 @@ fn fields() {
             });
         }
         agrees(&format!("bfi.b{width}"), operand(width), |[a, b, position, length]| {
-            let (position, length) = (amount(position, width), amount(length, width));
+            let position = amount(position, width);
+            let length = amount(length, width);
             collect(width, |n| {
                 if n >= position && n - position < length {
                     bit(a, n - position)
@@ -93,7 +95,8 @@ fn masks() {
         collect(32, |n| u64::from(n) >= position && u64::from(n) - position < length)
     });
     agrees("bmsk.wrap.b32", two, |[position, length]| {
-        let (position, length) = (position as u32 & 31, length as u32 & 31);
+        let position = position as u32 & 31;
+        let length = length as u32 & 31;
         collect(32, |n| n >= position && n - position < length)
     });
     for (mode, clamp) in [("clamp", true), ("wrap", false)] {
@@ -119,7 +122,8 @@ fn find_nth_set(mask: u64, base: u64, offset: i32) -> u64 {
     if offset == 0 {
         return if bit(mask, base as u32) { base } else { 0xffff_ffff };
     }
-    let (mut position, mut count) = (base as i64, i64::from(offset).abs() - 1);
+    let mut position = base as i64;
+    let mut count = i64::from(offset).abs() - 1;
     let step = if offset > 0 { 1 } else { -1 };
     while (0..32).contains(&position) {
         if bit(mask, position as u32) {

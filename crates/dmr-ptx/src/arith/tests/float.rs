@@ -74,7 +74,8 @@ fn f32x2_is_two_f32() {
     for (mode, round) in MODES {
         for name in ["add", "sub", "mul", "fma"] {
             let pairs = |random: &mut fastrand::Rng| {
-                let (low, high) = (operands::<Single>(random), operands::<Single>(random));
+                let low = operands::<Single>(random);
+                let high = operands::<Single>(random);
                 [0, 1, 2].map(|n| low[n] | high[n] << 32)
             };
             agrees(&format!("{name}.{mode}.f32x2"), pairs, |case| {
@@ -98,7 +99,8 @@ fn square_root<F: Reference + FloatConvert<Quad>>(x: F, round: Round) -> F {
         return x;
     }
     // By bisection on the bits, which are ordered as the values.
-    let (mut low, mut high) = (0, F::INFINITY.to_bits() as u64);
+    let mut low = 0;
+    let mut high = F::INFINITY.to_bits() as u64;
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         let root: Quad = quad(F::of(middle));
@@ -139,7 +141,10 @@ fn square_roots_are_rounded_once_in_every_mode() {
 
 #[test]
 fn special_values_give_what_the_isa_says() {
-    let (inf, nan, one, minus_zero) = (0x7f80_0000, 0x7fff_ffff, 0x3f80_0000, 0x8000_0000);
+    let inf = 0x7f80_0000;
+    let nan = 0x7fff_ffff;
+    let one = 0x3f80_0000;
+    let minus_zero = 0x8000_0000;
     assert_eq!(run("sub.rn.f32", [inf, inf]), nan);
     assert_eq!(run("mul.rn.f32", [inf, 0]), nan);
     assert_eq!(run("add.rn.f32", [0xffc0_1234, one]), nan, "payloads are not kept");

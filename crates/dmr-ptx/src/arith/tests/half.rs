@@ -18,7 +18,8 @@ fn compare<F: Reference>(name: &str, flags: &str, ty: &str, reference: impl Fn([
         |random: &mut fastrand::Rng| [F::random(random), F::random(random), F::random(random)];
     agrees(&opcode(name, flags, ty), single, &reference);
     let pairs = |random: &mut fastrand::Rng| {
-        let (low, high) = (single(random), single(random));
+        let low = single(random);
+        let high = single(random);
         [0, 1, 2].map(|n| low[n] | high[n] << 16)
     };
     agrees(&opcode(name, flags, &format!("{ty}x2")), pairs, |case| {

@@ -157,7 +157,8 @@ fn a_chain_with_carry_computes_on_wide_numbers() {
         ("add.cc", "addc.cc", "s64", 64),
         ("sub.cc", "subc.cc", "u64", 64),
     ] {
-        let (first, rest) = (decoded(&format!("{first}.{ty}")), decoded(&format!("{rest}.{ty}")));
+        let first = decoded(&format!("{first}.{ty}"));
+        let rest = decoded(&format!("{rest}.{ty}"));
         let adds = first == decoded(&format!("add.cc.{ty}"));
         for _ in 0..CASES / WARP {
             let words: [[[u64; WARP]; 2]; 2] = std::array::from_fn(|_| {
@@ -165,7 +166,8 @@ fn a_chain_with_carry_computes_on_wide_numbers() {
             });
             let mut results = [[0; WARP]; 2];
             let mut carry: Mask = random.u32(..);
-            let (before, [low, high]) = (carry, &mut results);
+            let before = carry;
+            let [low, high] = &mut results;
             first.eval(&[&words[0][0], &words[1][0]], low, &mut [0; WARP], Mask::MAX, &mut carry);
             rest.eval(&[&words[0][1], &words[1][1]], high, &mut [0; WARP], Mask::MAX, &mut carry);
             let _ = before;
@@ -194,7 +196,8 @@ fn mad_with_carry_multiplies_wide_numbers() {
         let high = decoded(&format!("madc.hi.{ty}"));
         for _ in 0..CASES {
             let [a, b, c, d] = [0; 4].map(|_| bits(&mut random, width));
-            let (mut carry, mut results) = (random.u32(..), [[0; WARP]; 2]);
+            let mut carry = random.u32(..);
+            let mut results = [[0; WARP]; 2];
             let before = carry;
             let [first, second] = &mut results;
             low.eval(&[&[a; WARP], &[b; WARP], &[c; WARP]], first, &mut [0; WARP], 1, &mut carry);

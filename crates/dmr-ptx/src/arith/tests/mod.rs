@@ -53,7 +53,8 @@ fn run_all<const N: usize>(opcode: &str, cases: &[[u64; N]]) -> Vec<[u64; 2]> {
                 source[lane] = *value;
             }
         }
-        let (mut first, mut second): (Lanes, Lanes) = ([0; WARP], [0; WARP]);
+        let mut first: Lanes = [0; WARP];
+        let mut second: Lanes = [0; WARP];
         arith.eval(&sources.each_ref(), &mut first, &mut second, Mask::MAX, &mut 0);
         results.extend(first.into_iter().zip(second).map(|(a, b)| [a, b]).take(warp.len()));
     }

@@ -85,7 +85,8 @@ impl FunctionLoader<'_, '_> {
         if !matches!(bytes, 4 | 8 | 16) {
             return Err(format!("a copy of {bytes} bytes"));
         }
-        let (mut size, mut ignores): (Option<Value>, Option<Value>) = (None, None);
+        let mut size: Option<Value> = None;
+        let mut ignores: Option<Value> = None;
         let hints = usize::from(modifiers.contains(&"L2::cache_hint"));
         for operand in rest.iter().take(rest.len().saturating_sub(hints)) {
             match operand {

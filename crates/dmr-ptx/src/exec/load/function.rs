@@ -84,7 +84,8 @@ impl<'m> Loader<'m> {
 impl FunctionLoader<'_, '_> {
     fn number_registers(&mut self) {
         for register in &self.body.registers {
-            let (ty, vector) = (register.ty, register.vector);
+            let ty = register.ty;
+            let vector = register.vector;
             self.registers.push(Numbered { first: self.register_count, ty, vector });
             self.register_count += vector * if ty == Type::B128 { 2 } else { 1 };
         }
@@ -173,10 +174,8 @@ impl FunctionLoader<'_, '_> {
                 .map(|(variable, &offset)| formal(variable, offset))
                 .collect()
         };
-        let (mut formals, mut returns) = (
-            formals(&self.function.params, &self.params),
-            formals(&self.function.returns, &self.returns),
-        );
+        let mut returns = formals(&self.function.returns, &self.returns);
+        let mut formals = formals(&self.function.params, &self.params);
         let code = &mut self.loader.code;
         let mut visitor = Visitor {
             calls: &mut code.calls,
@@ -195,7 +194,9 @@ impl FunctionLoader<'_, '_> {
         decoded.entry = entry as u32;
         decoded.registers = self.register_count.max(1);
         decoded.frame_bytes = self.frame_bytes;
-        (decoded.formals, decoded.returns, decoded.is_callable) = (formals, returns, !is_entry);
+        decoded.formals = formals;
+        decoded.returns = returns;
+        decoded.is_callable = !is_entry;
         if self.register_count > MOST_REGISTERS {
             let message = format!("{} registers", self.register_count);
             let function = format!("function `{}`", self.function.name);
@@ -203,7 +204,8 @@ impl FunctionLoader<'_, '_> {
             self.uses.refusal.get_or_insert(LoadError::Unsupported { function, line, message });
         }
         for call in self.loader.code.calls.iter_mut().filter(|call| call.caller == self.index) {
-            (call.registers, call.frame_bytes) = (self.register_count.max(1), self.frame_bytes);
+            call.registers = self.register_count.max(1);
+            call.frame_bytes = self.frame_bytes;
         }
         self.loader.uses[self.index as usize] = std::mem::take(&mut self.uses);
     }
@@ -342,7 +344,8 @@ impl FunctionLoader<'_, '_> {
         let [dst, src] = operands else { return Err("it has two operands".to_owned()) };
         let ty =
             modifiers.last().and_then(|name| Type::from_name(name)).ok_or("its type is missing")?;
-        let (targets, sources) = (self.destinations(dst)?, self.values(src, ty)?);
+        let targets = self.destinations(dst)?;
+        let sources = self.values(src, ty)?;
         if targets.len() > 8 || sources.len() > 8 {
             return Err("a vector of more than 8 elements".to_owned());
         }

@@ -16,9 +16,11 @@ impl Loader<'_> {
     }
 
     fn kernel(&self, index: usize, function: &Function) -> Kernel {
-        let (mut params, mut end) = (Vec::new(), 0usize);
+        let mut params = Vec::new();
+        let mut end = 0usize;
         for param in &function.params {
-            let (align, bytes) = (param.align.max(1) as usize, param.bytes().unwrap_or(0) as usize);
+            let align = param.align.max(1) as usize;
+            let bytes = param.bytes().unwrap_or(0) as usize;
             let offset = end.next_multiple_of(align);
             end = offset + bytes;
             params.push(Param { name: param.name.clone(), offset, bytes, align });
@@ -29,7 +31,8 @@ impl Loader<'_> {
             .reached(index as u32, false)
             .iter()
             .find_map(|&function| self.uses[function as usize].refusal.clone());
-        let (mut shared, mut shared_bytes) = (Vec::new(), 0u64);
+        let mut shared = Vec::new();
+        let mut shared_bytes = 0u64;
         for &function in &reached {
             for &variable in &self.uses[function as usize].shared {
                 if shared.iter().any(|placed: &SharedOffset| placed.variable == variable) {
@@ -66,7 +69,8 @@ impl Loader<'_> {
 
     /// Returns the functions that a kernel calls, itself first; `indirectly` adds those that indirect calls may reach.
     fn reached(&self, kernel: u32, indirectly: bool) -> Vec<u32> {
-        let (mut reached, mut next) = (vec![kernel], 0);
+        let mut reached = vec![kernel];
+        let mut next = 0;
         let mut seen = vec![false; self.uses.len()];
         seen[kernel as usize] = true;
         while let Some(&function) = reached.get(next) {

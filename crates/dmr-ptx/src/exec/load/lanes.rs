@@ -52,7 +52,8 @@ impl FunctionLoader<'_, '_> {
                     if location.frame {
                         return Err("a matrix in local memory".to_owned());
                     }
-                    (step.address, step.offset) = (Some(location.base), location.offset);
+                    step.address = Some(location.base);
+                    step.offset = location.offset;
                 }
                 Role::Stride => {
                     step.stride =

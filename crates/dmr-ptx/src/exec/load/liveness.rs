@@ -144,8 +144,8 @@ impl Steps<'_> {
     /// Returns the range of each register; `None` if that takes too long.
     fn ranges(&mut self, blocks: &[Block], visitor: &mut Visitor<'_>) -> Option<Ranges> {
         let registers = self.registers as usize;
-        let (mut read, mut written) =
-            (Sets::new(blocks.len(), registers), Sets::new(blocks.len(), registers));
+        let mut read = Sets::new(blocks.len(), registers);
+        let mut written = Sets::new(blocks.len(), registers);
         let mut ranges: Ranges = vec![None; registers];
         let widen = |ranges: &mut Ranges, register: Reg, at: usize| {
             if let Some(range) = ranges.get_mut(register as usize) {
@@ -190,7 +190,8 @@ impl Steps<'_> {
 /// Returns the registers whose values are needed at the start of each block; `None` if that takes too long.
 fn flow(blocks: &[Block], read: &Sets, written: &Sets) -> Option<Sets> {
     let mut needed = Sets { words: read.words, bits: read.bits.clone() };
-    let (mut changed, mut work) = (true, 0);
+    let mut changed = true;
+    let mut work = 0;
     while changed {
         changed = false;
         work += needed.bits.len() as u64;

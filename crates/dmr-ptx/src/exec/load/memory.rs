@@ -106,7 +106,8 @@ impl FunctionLoader<'_, '_> {
                 let [dst, src, rank] = operands else {
                     return Err("it has three operands".to_owned());
                 };
-                let (src, rank) = (self.value(src, Type::U64)?, self.value(rank, Type::U32)?);
+                let src = self.value(src, Type::U64)?;
+                let rank = self.value(rank, Type::U32)?;
                 Op::Cluster(ClusterStep::Map { dst: self.destination(dst)?, src, rank })
             }
             "getctarank" => {
@@ -161,7 +162,8 @@ impl FunctionLoader<'_, '_> {
                     location.offset = location.offset.wrapping_add(at as i64);
                 }
                 Found::Frame(at) => {
-                    (location.space, location.frame) = (SpaceName::Local, true);
+                    location.space = SpaceName::Local;
+                    location.frame = true;
                     location.offset = location.offset.wrapping_add(at as i64);
                 }
             },

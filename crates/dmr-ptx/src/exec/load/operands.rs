@@ -116,7 +116,8 @@ impl FunctionLoader<'_, '_> {
             Operand::Special(register) => self.special(*register),
             Operand::Sum(id, more) => self.sum(*id, *more)?,
             Operand::Not(id) => {
-                let (dst, src) = (self.temporary(), Value::register(self.numbered(*id).first));
+                let dst = self.temporary();
+                let src = Value::register(self.numbered(*id).first);
                 self.push(Guard::NONE, Op::Not { dst, src });
                 Value::register(dst)
             }
@@ -136,7 +137,8 @@ impl FunctionLoader<'_, '_> {
         let register = self.value(&Operand::Register(id), ty)?;
         let more = self.loader.constant(integer(more as u64, ty)?);
         let arith = arith::decode("add", &[name]).ok_or("no addition")??;
-        let (dst, second) = (self.temporary(), NO_REG);
+        let dst = self.temporary();
+        let second = NO_REG;
         let mut sources = [more; 6];
         sources[0] = register;
         let step = ArithStep { arith, dst, second, sources, count: 2, bits: 64 };

@@ -99,9 +99,11 @@ fn product(
     term: fn(i64, i64) -> i64,
     finish: fn(i64) -> i64,
 ) -> Table {
-    let (columns, depth) = (c.columns, a.columns);
+    let columns = c.columns;
+    let depth = a.columns;
     let value = |position: usize| {
-        let (row, column) = (position / columns, position % columns);
+        let row = position / columns;
+        let column = position % columns;
         finish(
             (0..depth).map(|k| term(a.at((row, k)), b.at((k, column)))).sum::<i64>()
                 + c.values[position],
@@ -123,7 +125,8 @@ fn check(
         let a = Table::random(shape.m, shape.k, a_kind, &mut random);
         let b = Table::random(shape.k, shape.n, b_kind, &mut random);
         let c = Table::random(shape.m, shape.n, c_kind, &mut random);
-        let (mut sources, mut expected) = (Vec::new(), Vec::new());
+        let mut sources = Vec::new();
+        let mut expected = Vec::new();
         for (table, kind, formula) in
             [(&a, a_kind, shape.a), (&b, b_kind, shape.b), (&c, c_kind, shape.c)]
         {
@@ -239,8 +242,10 @@ fn four_products_of_halves_are_held_by_two_groups_of_four_lanes_each() {
         for (b_name, b_formula) in layouts_b {
             for (c_name, c_kind, c_formula) in sums {
                 for (d_name, d_kind, d_formula) in sums {
-                    let (mut a_registers, mut b_registers) = (Vec::new(), Vec::new());
-                    let (mut c_registers, mut expected) = (Vec::new(), Vec::new());
+                    let mut a_registers = Vec::new();
+                    let mut b_registers = Vec::new();
+                    let mut c_registers = Vec::new();
+                    let mut expected = Vec::new();
                     for lanes in &quad::LANES {
                         let a = Table::random(8, 4, F16, &mut random);
                         let b = Table::random(4, 8, F16, &mut random);

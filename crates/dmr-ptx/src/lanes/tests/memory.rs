@@ -8,7 +8,8 @@ use crate::types::Lanes;
 fn load(name: &str, memory: &[u8], addresses: &Lanes, stride: Option<u64>) -> Vec<Lanes> {
     let transfer = transfer(name);
     let stride = stride.map(|stride| [stride; 32]);
-    let (mut pieces, mut bytes) = (Vec::new(), Vec::new());
+    let mut pieces = Vec::new();
+    let mut bytes = Vec::new();
     transfer.pieces(addresses, stride.as_ref(), ALL, &mut pieces).unwrap();
     for piece in pieces {
         bytes.extend_from_slice(&memory[piece.address as usize..][..piece.bytes as usize]);
@@ -22,7 +23,8 @@ fn load(name: &str, memory: &[u8], addresses: &Lanes, stride: Option<u64>) -> Ve
 fn store(name: &str, memory: &mut [u8], addresses: &Lanes, stride: Option<u64>, value: &[Lanes]) {
     let transfer = transfer(name);
     let stride = stride.map(|stride| [stride; 32]);
-    let (mut pieces, mut bytes) = (Vec::new(), Vec::new());
+    let mut pieces = Vec::new();
+    let mut bytes = Vec::new();
     transfer.pieces(addresses, stride.as_ref(), ALL, &mut pieces).unwrap();
     transfer.pack(&value.iter().collect::<Vec<_>>(), ALL, &mut Work::default(), &mut bytes);
     let mut rest = &bytes[..];
@@ -220,7 +222,9 @@ fn check_wmma(
     let mut table = |size: usize| {
         (0..size).map(|_| random.between(0, if a.1 == 1 { 1 } else { 3 })).collect::<Vec<_>>()
     };
-    let (a_values, b_values, c_values) = (table(m * k), table(k * n), table(m * n));
+    let a_values = table(m * k);
+    let b_values = table(k * n);
+    let c_values = table(m * n);
     let sum = |row: usize, column: usize| {
         let terms = (0..k).map(|i| term(a_values[row * k + i], b_values[i * n + column]));
         terms.sum::<i64>() + c_values[row * n + column]
@@ -257,7 +261,8 @@ fn check_wmma(
         } else {
             format!("{}.{}.{}.{}", d.0, a.0, a.0, c.0)
         };
-        let (a_layout, b_layout) = (a_matrix.layout(), b_matrix.layout());
+        let a_layout = a_matrix.layout();
+        let b_layout = b_matrix.layout();
         let name =
             format!("wmma.mma{operation}.sync.aligned.{a_layout}.{b_layout}.{shape}.{types}");
         let (out, result) = eval(&name, &sources, ALL, ALL);

@@ -5,7 +5,8 @@ use crate::lanes::element::{Element, nearest_half};
 #[test]
 fn every_half_has_the_value_that_its_fields_say() {
     for bits in 0..=u16::MAX {
-        let (exponent, mantissa) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
+        let exponent = i32::from(bits >> 10 & 31);
+        let mantissa = f64::from(bits & 1023);
         let size = match exponent {
             31 if mantissa == 0.0 => f64::INFINITY,
             31 => f64::NAN,

@@ -89,7 +89,8 @@ fn step(c: f64, terms: &[(f64, f64)], least: i32) -> f64 {
     let c = split(c, -126);
     let mut all = vec![(c.0, c.1 << 23)];
     all.extend(terms.iter().map(|&(a, b)| {
-        let (a, b) = (split(a, least), split(b, least));
+        let a = split(a, least);
+        let b = split(b, least);
         (a.0 + b.0, a.1 * b.1)
     }));
     all.retain(|term| term.1 != 0);
@@ -132,7 +133,8 @@ fn bits(value: f64, kind: Kind) -> u64 {
         return 0x7fff;
     }
     let size = half(value.abs());
-    let (mut low, mut above) = (0, 0x7c01);
+    let mut low = 0;
+    let mut above = 0x7c01;
     while above - low > 1 {
         let middle = u32::midpoint(low, above);
         if F16.value(middle) <= size { low = middle } else { above = middle }
@@ -155,7 +157,8 @@ fn matrix(rows: usize, columns: usize, kind: Kind, random: &mut Random) -> Vec<u
 
 /// Writes a matrix of `columns` columns into registers.
 fn spread(elements: &[u32], columns: usize, kind: Kind, formula: Formula) -> Vec<Lanes> {
-    let (count, each) = (elements.len() / 32, kind.width);
+    let count = elements.len() / 32;
+    let each = kind.width;
     let mut registers = vec![[0; 32]; count * each / 32];
     for lane in 0..32 {
         for i in 0..count {

@@ -79,7 +79,8 @@ fn program(random: &mut impl FnMut(u64) -> u64) -> Vec<Event> {
     let length = 4 + random(20);
     (0..length)
         .map(|_| {
-            let (block, warp) = (random(blocks) as u32, random(2) as u32);
+            let block = random(blocks) as u32;
+            let warp = random(2) as u32;
             match random(10) {
                 0 | 1 => return Event::Fence { block },
                 2 => return Event::Barrier { block },
@@ -158,7 +159,9 @@ fn random_programs_have_the_races_that_a_search_of_all_accesses_finds() {
         state ^= state << 17;
         (state >> 33) % below
     };
-    let (mut racing, mut clean, mut missed) = (0, 0, 0);
+    let mut racing = 0;
+    let mut clean = 0;
+    let mut missed = 0;
     for number in 0..2_000 {
         let events = program(&mut random);
         let bytes = || (4096..4096 + 640).chain(8192..8196);
