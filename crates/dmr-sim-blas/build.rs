@@ -1,4 +1,5 @@
-//! Writes the list of the functions that are not simulated, and gives the library the name of cuBLAS.
+//! Writes the list of the functions that are not simulated, and gives the library the name of
+//! cuBLAS.
 
 use std::path::Path;
 

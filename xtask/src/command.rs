@@ -5,8 +5,8 @@ use std::process::Command;
 
 use crate::failure::Failure;
 
-/// Returns the root of the repository that cargo runs this program from: checkouts may share a target
-/// folder, so the folder at build time may be another checkout's.
+/// Returns the root of the repository that cargo runs this program from: checkouts may share a
+/// target folder, so the folder at build time may be another checkout's.
 pub(crate) fn root() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR");
     let here = here.map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);

@@ -1,5 +1,5 @@
-//! `cargo xtask compare-ptx`: compiles the kernels of candle-kernels with NVRTC, runs them on the simulator, and checks
-//! the results against those that a GPU has recorded.
+//! `cargo xtask compare-ptx`: compiles the kernels of candle-kernels with NVRTC, runs them on the
+//! simulator, and checks the results against those that a GPU has recorded.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

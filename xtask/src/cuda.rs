@@ -1,5 +1,5 @@
-//! `cargo xtask cuda`: compiles the facade with all features against cudarc's interface of each CUDA version
-//! from 12.0 on.
+//! `cargo xtask cuda`: compiles the facade with all features against cudarc's interface of each
+//! CUDA version from 12.0 on.
 
 use serde::Deserialize;
 

@@ -1,4 +1,5 @@
-//! `cargo xtask deny`: licences, duplicate versions and sources of dependencies, as `deny.toml` says.
+//! `cargo xtask deny`: licences, duplicate versions and sources of dependencies, as `deny.toml`
+//! says.
 
 use std::process::Stdio;
 

@@ -1,5 +1,5 @@
-//! `cargo xtask direct`: checks that a direct build of the facade has the direct backend and no other, so
-//! that a memory checker sees each block of the program as an allocation.
+//! `cargo xtask direct`: checks that a direct build of the facade has the direct backend and no
+//! other, so that a memory checker sees each block of the program as an allocation.
 
 use std::collections::BTreeSet;
 

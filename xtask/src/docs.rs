@@ -1,4 +1,5 @@
-//! `cargo xtask docs`: the documentation of every crate builds without a warning, and shows the compiler's errors.
+//! `cargo xtask docs`: the documentation of every crate builds without a warning, and shows the
+//! compiler's errors.
 
 use crate::failure::Failure;
 use crate::{command, compile_errors};

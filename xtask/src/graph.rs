@@ -1,7 +1,7 @@
 //! `cargo xtask graph`: the allowed dependencies between the crates.
 //!
-//! A crate that is not in the table, and an entry without a crate, are violations too: a new crate needs an
-//! entry.
+//! A crate that is not in the table, and an entry without a crate, are violations too: a new crate
+//! needs an entry.
 
 use std::collections::BTreeSet;
 
@@ -103,8 +103,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 
 const SIMULATOR: &str = "dmr-sim";
 
-/// The crates that may enable the simulator by default: programs, and those that only start it. Another library that does so would put a simulated driver
-/// into other people's programs.
+/// The crates that may enable the simulator by default: programs, and those that only start it.
+/// Another library that does so would put a simulated driver into other people's programs.
 const MAY_ENABLE_SIMULATOR: &[&str] = &[
     "dmr-bench",
     "dmr-cli",
@@ -221,7 +221,8 @@ mod tests {
         package
     }
 
-    /// Returns the violations of a workspace with these crates, and an empty one for each other entry.
+    /// Returns the violations of a workspace with these crates, and an empty one for each other
+    /// entry.
     fn messages(given: &[Value]) -> Vec<String> {
         let names: Vec<_> = given.iter().map(|package| &package["name"]).collect();
         let mut packages = given.to_vec();

@@ -34,8 +34,8 @@ pub(crate) fn run(changes: Changes) -> Result<(), Failure> {
 }
 
 /// Returns the path of a new folder. Cargo passes the packages to each other through a registry
-/// inside it, and identifies an unpacked package by that registry's path and the version: in the same
-/// folder, after a change, it would build against the packages of an earlier run.
+/// inside it, and identifies an unpacked package by that registry's path and the version: in the
+/// same folder, after a change, it would build against the packages of an earlier run.
 fn fresh_folder(workspace: &Workspace) -> PathBuf {
     let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
     workspace.target_directory.join(format!("package-{now}-{}", std::process::id()))

@@ -1,4 +1,5 @@
-//! `cargo xtask ptx-fixtures`: compiles the kernels of dmr-ptx's tests to PTX and fat binaries again (needs nvcc).
+//! `cargo xtask ptx-fixtures`: compiles the kernels of dmr-ptx's tests to PTX and fat binaries
+//! again (needs nvcc).
 
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +27,8 @@ const FAT_BINARIES: [(&str, &str); 6] = [
     ("lto", "-gencode=arch=compute_90,code=lto_90"),
 ];
 
-/// Compiles every `.cu` file of the folder with this nvcc: `fatbin.cu` to fat binaries, the others to PTX.
+/// Compiles every `.cu` file of the folder with this nvcc: `fatbin.cu` to fat binaries, the others
+/// to PTX.
 pub(crate) fn run(nvcc: &str) -> Result<(), Failure> {
     let folder = command::root().join(FOLDER);
     let unreadable = |error: std::io::Error| Failure::Setup(format!("{FOLDER}: {error}"));
@@ -64,7 +66,8 @@ pub(crate) fn run(nvcc: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the text with a first line of its own, and without the folders of the machine that compiled it.
+/// Returns the text with a first line of its own, and without the folders of the machine that
+/// compiled it.
 fn portable(source: &Path, text: &str) -> String {
     let name = source.file_name().unwrap_or_default().to_string_lossy();
     let mut portable = format!("// PTX of {name}, compiled by `cargo xtask ptx-fixtures`.\n");

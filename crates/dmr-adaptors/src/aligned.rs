@@ -1,10 +1,10 @@
 //! [`AlignedResource`]: blocks aligned to more than the 256 bytes that CUDA promises.
 //!
-//! It allocates more bytes upstream, by the most that alignment can cost, and returns the aligned part. Blocks
-//! do not grow in place.
+//! It allocates more bytes upstream, by the most that alignment can cost, and returns the aligned
+//! part. Blocks do not grow in place.
 //!
-//! **Inside or outside.** A budget, a log or statistics inside count the padding; outside, they count the
-//! requested bytes.
+//! **Inside or outside.** A budget, a log or statistics inside count the padding; outside, they
+//! count the requested bytes.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard};
@@ -52,7 +52,8 @@ impl AlignedLayer {
         }
     }
 
-    /// Aligns only blocks of at least `bytes` bytes. Smaller ones are aligned to 256 bytes and not padded.
+    /// Aligns only blocks of at least `bytes` bytes. Smaller ones are aligned to 256 bytes and not
+    /// padded.
     pub const fn with_threshold(mut self, bytes: usize) -> Self {
         self.threshold = bytes;
         self
@@ -71,11 +72,11 @@ impl<R: DeviceMemoryResource> ResourceLayer<R> for AlignedLayer {
 
 /// Aligns blocks to more than 256 bytes; see the [module](self).
 ///
-/// `usage` is in requested bytes, except for `reserved`, which is the upstream resource's and includes the
-/// padding. A retired block counts as freed once a later call finds that it is.
+/// `usage` is in requested bytes, except for `reserved`, which is the upstream resource's and
+/// includes the padding. A retired block counts as freed once a later call finds that it is.
 ///
-/// Only a block that this resource allocated can be deallocated here: any other, also one of the upstream
-/// resource, is a [`ForeignBlock`](ResourceError::ForeignBlock). A block's
+/// Only a block that this resource allocated can be deallocated here: any other, also one of the
+/// upstream resource, is a [`ForeignBlock`](ResourceError::ForeignBlock). A block's
 /// [`alignment`](DeviceBlock::alignment) is that of its address, at most 2 MiB.
 pub struct AlignedResource<R> {
     upstream: R,
@@ -113,8 +114,8 @@ impl<R: DeviceMemoryResource> AlignedResource<R> {
         self.made_in.check(self.upstream.device_ordinal())
     }
 
-    /// Deallocates an upstream block that is too small for an aligned part: the upstream resource allocates
-    /// fewer bytes than requested, or aligns them to less than 256 bytes.
+    /// Deallocates an upstream block that is too small for an aligned part: the upstream resource
+    /// allocates fewer bytes than requested, or aligns them to less than 256 bytes.
     fn no_part_fits(&self, whole: DeviceBlock, bytes: usize) -> ResourceError {
         // If the upstream resource refuses the block, it counts it as live for ever.
         let _ = self.upstream.deallocate(whole);
@@ -196,8 +197,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         Err(DeallocateError::new(refused, block))
     }
 
-    /// Never grows a block: the bytes after the part are padding, and a block below the threshold is not
-    /// aligned.
+    /// Never grows a block: the bytes after the part are padding, and a block below the threshold
+    /// is not aligned.
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         self.check_process()?;
         self.blocks().check(block, self.foreign())?;

@@ -1,7 +1,9 @@
-//! [`FailureCallbackResource`]: when memory runs out, reaps, calls the program's callbacks, and tries again.
+//! [`FailureCallbackResource`]: when memory runs out, reaps, calls the program's callbacks, and
+//! tries again.
 //!
-//! **Inside or outside.** Outside a budget it also handles [`OutOfBudget`](ResourceError::OutOfBudget), and
-//! bytes that a callback frees are free in the budget. Inside, the budget refuses before a callback is called.
+//! **Inside or outside.** Outside a budget it also handles
+//! [`OutOfBudget`](ResourceError::OutOfBudget), and bytes that a callback frees are free in the
+//! budget. Inside, the budget refuses before a callback is called.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -29,8 +31,8 @@ pub struct AllocationFailure<'a> {
     pub device_ordinal: usize,
     /// The error of the last attempt: out of memory, or out of budget.
     pub error: &'a ResourceError,
-    /// The number of calls of this callback for this allocation, including this one. A callback that never
-    /// declines may be called for ever.
+    /// The number of calls of this callback for this allocation, including this one. A callback
+    /// that never declines may be called for ever.
     pub calls: u32,
     /// The number of calls of all callbacks for this allocation, including this one.
     pub total_calls: u32,
@@ -63,9 +65,10 @@ impl FailureCallbackLayer {
 
     /// Adds a callback, to be called after those that were added before.
     ///
-    /// It runs on the thread whose allocation failed, without a lock, and on several threads at once. It may
-    /// allocate, free and reap through the whole stack; an allocation that fails inside it returns its error
-    /// at once, without a call of this resource's callbacks. A panic of the callback is caught, counted
+    /// It runs on the thread whose allocation failed, without a lock, and on several threads at
+    /// once. It may allocate, free and reap through the whole stack; an allocation that fails
+    /// inside it returns its error at once, without a call of this resource's callbacks. A panic of
+    /// the callback is caught, counted
     /// ([`callback_panics`](FailureCallbackResource::callback_panics)) and treated as
     /// [`Decline`](Response::Decline).
     pub fn with_callback(
@@ -76,8 +79,9 @@ impl FailureCallbackLayer {
         self
     }
 
-    /// Sets whether a failed allocation waits for device work that still uses freed memory (`reap_pending`).
-    /// The default is `true`. With `false`, `allocate` never waits for device work.
+    /// Sets whether a failed allocation waits for device work that still uses freed memory
+    /// (`reap_pending`). The default is `true`. With `false`, `allocate` never waits for device
+    /// work.
     pub const fn with_waiting(mut self, waits: bool) -> Self {
         self.waits = waits;
         self
@@ -108,10 +112,10 @@ impl<R: DeviceMemoryResource> ResourceLayer<R> for FailureCallbackLayer {
 
 /// Retries allocations that are out of memory or out of budget.
 ///
-/// It makes these attempts, until one succeeds: after `try_reap`; after `reap_pending`; and after each
-/// [`Retry`](Response::Retry) of a callback, at once, after `try_reap` and after `reap_pending`. Callbacks are
-/// called in order. When all have declined, the error of the last attempt is returned. Any other error is
-/// returned at once.
+/// It makes these attempts, until one succeeds: after `try_reap`; after `reap_pending`; and after
+/// each [`Retry`](Response::Retry) of a callback, at once, after `try_reap` and after
+/// `reap_pending`. Callbacks are called in order. When all have declined, the error of the last
+/// attempt is returned. Any other error is returned at once.
 pub struct FailureCallbackResource<R> {
     upstream: R,
     layer: FailureCallbackLayer,
@@ -208,8 +212,8 @@ const fn is_no_room(error: &ResourceError) -> bool {
 }
 
 thread_local! {
-    /// The resources for which this thread is in a rescue. Each is named by the address of its counter of
-    /// panics, which differs from that of a resource inside it.
+    /// The resources for which this thread is in a rescue. Each is named by the address of its
+    /// counter of panics, which differs from that of a resource inside it.
     static RESCUING: RefCell<Vec<*const AtomicU64>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -217,7 +221,8 @@ thread_local! {
 struct Rescue;
 
 impl Rescue {
-    /// Returns `None` if the thread is in a rescue for this resource already, or has lost its thread-locals.
+    /// Returns `None` if the thread is in a rescue for this resource already, or has lost its
+    /// thread-locals.
     fn begin(resource: *const AtomicU64) -> Option<Self> {
         let is_new = RESCUING.try_with(|rescuing| {
             let mut rescuing = rescuing.borrow_mut();

@@ -1,4 +1,5 @@
-//! [`ResourceLayer`], the configuration of an adaptor, and [`ResourceBuilder`], which stacks adaptors.
+//! [`ResourceLayer`], the configuration of an adaptor, and [`ResourceBuilder`], which stacks
+//! adaptors.
 
 use std::sync::Arc;
 
@@ -15,8 +16,8 @@ pub trait ResourceLayer<R> {
 
 /// Stacks adaptors on a resource.
 ///
-/// **The last layer is the outermost**: it receives every call first. An example with a budget and a debug guard,
-/// which allocates at least 512 bytes more for each block:
+/// **The last layer is the outermost**: it receives every call first. An example with a budget and
+/// a debug guard, which allocates at least 512 bytes more for each block:
 ///
 /// ```
 /// # #[cfg(all(feature = "budget", feature = "debug-guard"))]
@@ -34,14 +35,15 @@ pub trait ResourceLayer<R> {
 /// let budget = BudgetLayer::new(1 << 20);
 /// let guard = DebugGuardLayer::new(ops);
 ///
-/// // Outside the guard, the budget limits the bytes that the program requests: a block of 1 MiB fits.
+/// // Outside the guard, the budget limits the bytes that the program requests: a block of 1 MiB
+/// // fits.
 /// let requested = ResourceBuilder::new(backend()).layer(guard.clone()).layer(budget).build();
 /// let block = requested.allocate(1 << 20, stream, tag)?;
 /// # requested.deallocate(block)?;
 /// # requested.reap_pending()?;
 ///
-/// // Inside, it limits the bytes that the GPU allocates, with red zones and quarantine: the same block does not
-/// // fit.
+/// // Inside, it limits the bytes that the GPU allocates, with red zones and quarantine: the same
+/// // block does not fit.
 /// let budget = BudgetLayer::new(1 << 20);
 /// let allocated = ResourceBuilder::new(backend()).layer(budget).layer(guard).build();
 /// assert!(allocated.allocate(1 << 20, stream, tag).is_err());

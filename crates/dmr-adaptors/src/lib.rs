@@ -1,8 +1,9 @@
-//! Adaptors of device memory resources: log, budget, statistics, debug guard, failure callbacks, alignment.
+//! Adaptors of device memory resources: log, budget, statistics, debug guard, failure callbacks,
+//! alignment.
 //!
-//! An adaptor wraps a resource, its *upstream*, and is a resource itself. A layer is its configuration:
-//! `XLayer` makes an `XResource`. They stack in any order over any backend or pool ([`ResourceBuilder`]). Each
-//! is a feature, and none is on by default.
+//! An adaptor wraps a resource, its *upstream*, and is a resource itself. A layer is its
+//! configuration: `XLayer` makes an `XResource`. They stack in any order over any backend or pool
+//! ([`ResourceBuilder`]). Each is a feature, and none is on by default.
 //!
 //! | feature | layer | adaptor | what it does |
 //! | --- | --- | --- | --- |
@@ -17,15 +18,16 @@
 //!
 //! # An adaptor of your own
 //!
-//! This one counts calls. The `deny` makes clippy find a method that the adaptor does not forward: a method with a
-//! default, such as `use_tracking`, would otherwise hide what upstream can do.
+//! This one counts calls. The `deny` makes clippy find a method that the adaptor does not forward:
+//! a method with a default, such as `use_tracking`, would otherwise hide what upstream can do.
 //!
 //! ```
 //! use std::sync::atomic::{AtomicU64, Ordering};
 //!
 //! use dmr_adaptors::ResourceLayer;
 //! use dmr_core::{
-//!     AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceResult, StreamId, forward,
+//!     AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceResult,
+//!     StreamId, forward,
 //! };
 //!
 //! /// Makes a `CallCountResource`.
@@ -64,12 +66,13 @@
 //!     }
 //!
 //!     forward!(
-//!         upstream: give_away, try_grow, is_retired, device_ordinal, stream_pool, bytes_outstanding, usage, try_reap,
-//!         reap_pending, trim_to, allow_access, use_tracking, virtual_memory,
+//!         upstream: give_away, try_grow, is_retired, device_ordinal, stream_pool,
+//!         bytes_outstanding, usage, try_reap, reap_pending, trim_to, allow_access, use_tracking, virtual_memory,
 //!     );
 //! }
 //!
-//! // Its test: every method reaches upstream, and the stack keeps the contract (`dmr_core::conformance`).
+//! // Its test: every method reaches upstream, and the stack keeps the contract
+//! // (`dmr_core::conformance`).
 //! use dmr_core::conformance::{check_forwarding, run_all};
 //! use dmr_testkit::fake::FakeHarness; // a resource in host memory
 //!
@@ -79,8 +82,9 @@
 //! ```
 //!
 //! In this crate, an adaptor is a file or folder of `src`, a feature, and a row in the table above;
-//! [`dmr_core::forward!`] writes the methods that are only forwarded. It has tests of its own (`tests/a4_*.rs`), and a
-//! place in `tests/a4_forwarding.rs`, `tests/a4_stacks_failures.rs` and `tests/sim_a4_stacks.rs`.
+//! [`dmr_core::forward!`] writes the methods that are only forwarded. It has tests of its own
+//! (`tests/a4_*.rs`), and a place in `tests/a4_forwarding.rs`, `tests/a4_stacks_failures.rs` and
+//! `tests/sim_a4_stacks.rs`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -1,4 +1,5 @@
-//! The blocks of an adaptor that returns parts of its upstream's blocks, and the accounting in requested bytes.
+//! The blocks of an adaptor that returns parts of its upstream's blocks, and the accounting in
+//! requested bytes.
 
 #![cfg_attr(
     not(all(feature = "aligned", feature = "debug-guard")),
@@ -12,7 +13,8 @@ use dmr_core::{
     Usage, WholeBlock,
 };
 
-/// The live and the retired blocks. Upstream counts padding as well, so their bytes are counted here.
+/// The live and the retired blocks. Upstream counts padding as well, so their bytes are counted
+/// here.
 #[derive(Debug, Default)]
 pub(crate) struct NarrowedBlocks {
     /// The upstream's block of each live block.
@@ -30,7 +32,8 @@ struct Retired {
 }
 
 impl NarrowedBlocks {
-    /// Adds a block of `bytes` bytes, the part of `whole`, that is about to be returned to a caller.
+    /// Adds a block of `bytes` bytes, the part of `whole`, that is about to be returned to a
+    /// caller.
     pub(crate) fn insert(&mut self, whole: WholeBlock, bytes: usize) {
         self.usage.live += bytes as u64;
         self.usage.total_allocated += bytes as u64;
@@ -84,14 +87,15 @@ impl NarrowedBlocks {
         }
     }
 
-    /// Counts a removed block of `bytes` bytes as live that upstream has kept without deallocating it.
+    /// Counts a removed block of `bytes` bytes as live that upstream has kept without deallocating
+    /// it.
     pub(crate) fn lose(&mut self, bytes: usize) {
         self.usage.live += bytes as u64;
         self.usage.retired -= bytes as u64;
     }
 
-    /// Returns an error unless [`remove`](Self::remove) would accept the block: `missing` if it is not live, and
-    /// [`PartOfBlock`](ResourceError::PartOfBlock) for a part of a live one.
+    /// Returns an error unless [`remove`](Self::remove) would accept the block: `missing` if it is
+    /// not live, and [`PartOfBlock`](ResourceError::PartOfBlock) for a part of a live one.
     pub(crate) fn check(
         &self,
         block: &DeviceBlock,
@@ -104,8 +108,8 @@ impl NarrowedBlocks {
         }
     }
 
-    /// Counts a removed block of `bytes` bytes that upstream has deallocated. Returns the bytes of this block
-    /// and of older ones that are freed by now.
+    /// Counts a removed block of `bytes` bytes that upstream has deallocated. Returns the bytes of
+    /// this block and of older ones that are freed by now.
     pub(crate) fn deallocated(
         &mut self,
         block: BlockId,
@@ -122,8 +126,8 @@ impl NarrowedBlocks {
         self.settle(2, is_retired)
     }
 
-    /// Looks at the oldest `most` retired blocks, and counts those as freed that upstream has freed. Returns
-    /// their bytes.
+    /// Looks at the oldest `most` retired blocks, and counts those as freed that upstream has
+    /// freed. Returns their bytes.
     pub(crate) fn settle(&mut self, most: usize, is_retired: impl Fn(BlockId) -> bool) -> u64 {
         let mut freed = 0;
         for _ in 0..most.min(self.retired.len()) {

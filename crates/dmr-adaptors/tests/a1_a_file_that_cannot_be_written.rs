@@ -1,5 +1,5 @@
-//! A1: `create` and `flush` return an error where a file cannot be written, and nothing panics; rows that
-//! were kept meanwhile are written once it can be.
+//! A1: `create` and `flush` return an error where a file cannot be written, and nothing panics;
+//! rows that were kept meanwhile are written once it can be.
 
 #![cfg(all(unix, feature = "logging"))]
 #![allow(unsafe_code, reason = "makes a named pipe")]

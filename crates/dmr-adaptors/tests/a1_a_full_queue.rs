@@ -1,5 +1,5 @@
-//! A1: a call whose queue is full waits and loses nothing, or drops its record, counts it, and is not slowed
-//! down.
+//! A1: a call whose queue is full waits and loses nothing, or drops its record, counts it, and is
+//! not slowed down.
 
 #![cfg(feature = "logging")]
 
@@ -75,7 +75,8 @@ fn a_thread_that_drops_is_not_slowed_down_by_a_sink_that_stands_still() {
     assert!(dropped > 100_000, "{dropped}");
 }
 
-/// The sink behind the queues allocates from the resource that it logs: its own thread cannot wait for itself.
+/// The sink behind the queues allocates from the resource that it logs: its own thread cannot wait
+/// for itself.
 #[test]
 fn the_writing_thread_never_waits_for_itself() {
     let resource = Arc::new(std::sync::OnceLock::<LoggingResource<Recycler>>::new());

@@ -1,5 +1,5 @@
-//! A1: sorted by their order, the rows of all threads are in time order, and a free stands before the
-//! allocation that reuses its address. Rows are written as they come.
+//! A1: sorted by their order, the rows of all threads are in time order, and a free stands before
+//! the allocation that reuses its address. Rows are written as they come.
 
 #![cfg(feature = "logging")]
 

@@ -18,7 +18,8 @@ const TAG: AllocTag = AllocTag::new("rows");
 const KIB: usize = 1 << 10;
 const LIMIT: u64 = 100 << 10;
 
-/// A step. `upstream`: the call bypasses the budget. A block is named by its place among the live ones.
+/// A step. `upstream`: the call bypasses the budget. A block is named by its place among the live
+/// ones.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Allocate { upstream: bool, bytes: usize },
@@ -44,7 +45,8 @@ fn steps(bypassing_frees: bool) -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..80)
 }
 
-/// Plays the steps. After each, `check` gets the budget's charge and that of the model for live blocks.
+/// Plays the steps. After each, `check` gets the budget's charge and that of the model for live
+/// blocks.
 fn play<R: DeviceMemoryResource>(
     budget: &GlobalDeviceBudget<R>,
     stream: StreamId,

@@ -203,9 +203,9 @@ fn nor_do_three_tenants_together() {
     is_exact(backend, &tenants, &budget);
 }
 
-/// A thread that has one of `UNITS` permits allocates one of as many units, and leaves the block to any
-/// thread; the thread that frees it leaves the permit to any thread. So there is room for each request
-/// at every instant.
+/// A thread that has one of `UNITS` permits allocates one of as many units, and leaves the block to
+/// any thread; the thread that frees it leaves the permit to any thread. So there is room for each
+/// request at every instant.
 #[test]
 fn what_fits_at_every_instant_is_never_refused() {
     const UNITS: usize = 5;

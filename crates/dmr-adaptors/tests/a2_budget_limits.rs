@@ -1,4 +1,5 @@
-//! Limits that change, blocks that were outstanding before, one budget per GPU, and blocks that outlive an adaptor.
+//! Limits that change, blocks that were outstanding before, one budget per GPU, and blocks that
+//! outlive an adaptor.
 #![cfg(feature = "budget")]
 
 mod a2_support;
@@ -323,7 +324,8 @@ fn a_resource_below_two_budgets_of_one_account_is_dropped_with_the_last_handle_t
     assert!(lives.upgrade().is_none());
 }
 
-/// One on top of the other, or beside each other; with retired blocks of each, in every order of the drops.
+/// One on top of the other, or beside each other; with retired blocks of each, in every order of
+/// the drops.
 #[test]
 fn a_resource_below_two_budgets_is_dropped_in_whatever_order_they_and_their_handles_are() {
     type Owned = Box<dyn Any>;

@@ -93,7 +93,8 @@ fn a_reservation_does_not_wait_for_the_account_after_its_timeout() {
     let waited = time(|| drop(budget.reserve(10, PATIENCE / 10).unwrap_err()));
     assert!(waited < PATIENCE / 2, "{waited:?}");
     drop(held);
-    // A lock that is held for a moment is no reason to refuse. A loaded machine makes the moment longer now and then.
+    // A lock that is held for a moment is no reason to refuse. A loaded machine makes the moment
+    // longer now and then.
     let is_reserved = || {
         let held = locked(directory.path());
         thread::scope(|scope| {
@@ -169,8 +170,8 @@ impl DeviceMemoryResource for AtQuery {
     }
 }
 
-/// Both requests are charged to one part. The account refuses the first one just before the second one, which fits,
-/// would be refused because of it.
+/// Both requests are charged to one part. The account refuses the first one just before the second
+/// one, which fits, would be refused because of it.
 #[test]
 fn a_charge_that_the_account_refuses_in_the_end_makes_no_other_request_fail() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();

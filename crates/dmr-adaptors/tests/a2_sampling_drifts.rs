@@ -84,8 +84,8 @@ impl Sampled {
     }
 }
 
-/// Returns the bytes that are charged after two threads have allocated a block each at the same time, and what is
-/// out.
+/// Returns the bytes that are charged after two threads have allocated a block each at the same
+/// time, and what is out.
 fn after_two(
     inner: &InStep,
     allocate: impl Fn() -> DeviceBlock + Sync,

@@ -1,4 +1,5 @@
-//! A3, T8: a deallocation does its own share of the quarantine's work, however many other threads deallocate.
+//! A3, T8: a deallocation does its own share of the quarantine's work, however many other threads
+//! deallocate.
 
 #![cfg(feature = "debug-guard")]
 
@@ -21,7 +22,8 @@ thread_local! {
     static DEALLOCATED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts the deallocations of each thread. Each of them takes a while, in which other threads go on.
+/// Counts the deallocations of each thread. Each of them takes a while, in which other threads go
+/// on.
 #[derive(Debug)]
 struct Counting {
     upstream: Inner,

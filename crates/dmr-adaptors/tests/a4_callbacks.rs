@@ -45,7 +45,8 @@ fn is_out_of_memory(error: &ResourceError) -> bool {
     matches!(error, ResourceError::OutOfMemory { .. })
 }
 
-/// Blocks that a callback can free, and the stack that it is a part of, which is set after the stack is made.
+/// Blocks that a callback can free, and the stack that it is a part of, which is set after the
+/// stack is made.
 #[derive(Debug, Default)]
 struct Spill {
     resource: OnceLock<Arc<Rescued>>,

@@ -39,7 +39,8 @@ fn assert_result<L: ResourceLayer<Spy<'static>>>(
     }
 }
 
-/// The upstream resource's outstanding bytes have the padding in them, and aligned blocks do not grow.
+/// The upstream resource's outstanding bytes have the padding in them, and aligned blocks do not
+/// grow.
 #[test]
 fn aligned_forwards_every_method_but_growth_and_its_own_accounting() {
     let aligned = |_: &FakeHarness| AlignedLayer::new(4096).expect("an alignment");

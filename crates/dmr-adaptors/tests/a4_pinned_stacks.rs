@@ -1,5 +1,5 @@
-//! A4, D7: the adaptors that may be put around pinned memory keep the contract there, under a budget that is the limit
-//! of the device.
+//! A4, D7: the adaptors that may be put around pinned memory keep the contract there, under a
+//! budget that is the limit of the device.
 #![cfg(all(feature = "budget", feature = "logging", feature = "statistics"))]
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! A4, T4: over a resource that fails now and then, any stack returns a block that it could not free unchanged, a
-//! failed call changes no accounting, and no memory is lost.
+//! A4, T4: over a resource that fails now and then, any stack returns a block that it could not
+//! free unchanged, a failed call changes no accounting, and no memory is lost.
 #![cfg(all(
     feature = "aligned",
     feature = "budget",
@@ -70,8 +70,9 @@ impl Adaptor {
     }
 }
 
-/// Refuses one in `one_of` calls that can fail, at scattered positions, so that not every retry of a call fails.
-/// Never refuses two calls in a row: an adaptor must be able to free a block that it cannot use.
+/// Refuses one in `one_of` calls that can fail, at scattered positions, so that not every retry of
+/// a call fails. Never refuses two calls in a row: an adaptor must be able to free a block that it
+/// cannot use.
 #[derive(Debug)]
 struct Flaky<R> {
     inner: R,
@@ -184,7 +185,8 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     prop::collection::vec(call, 1..80)
 }
 
-/// The program that uses a stack: the blocks that it holds, and the usage that the stack must report.
+/// The program that uses a stack: the blocks that it holds, and the usage that the stack must
+/// report.
 struct User<'a> {
     harness: &'a FakeHarness<Resource>,
     held: Vec<DeviceBlock>,

@@ -162,7 +162,8 @@ fn a_block_that_is_freed_by_a_thread_local_destructor_is_counted() {
     let [x, _] = harness.streams();
     for _ in 0..3 {
         let resource = Arc::clone(&resource);
-        // One of the two is freed after every other thread-local, whatever the order of destructors.
+        // One of the two is freed after every other thread-local, whatever the order of
+        // destructors.
         std::thread::spawn(move || {
             FIRST.with(|_| ());
             let keeps = |bytes| {

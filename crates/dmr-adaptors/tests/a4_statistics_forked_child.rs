@@ -1,4 +1,5 @@
-//! In a forked child statistics are empty, and no call waits for a lock that a thread of the parent holds.
+//! In a forked child statistics are empty, and no call waits for a lock that a thread of the parent
+//! holds.
 
 #![cfg(all(unix, feature = "statistics"))]
 #![allow(unsafe_code, reason = "forks")]

@@ -87,7 +87,8 @@ fn run_mixed(resource: &Counted, streams: [StreamId; 2]) -> Sums {
                 // Blocks that the neighbour has not received are held, too.
                 sums.held.extend(from.try_iter());
                 drop(sums);
-                // The neighbour may still send: the channel stays open until all threads have ended.
+                // The neighbour may still send: the channel stays open until all threads have
+                // ended.
                 LEFT.lock().unwrap().push(from);
             });
         }
@@ -242,8 +243,9 @@ impl Shadow {
     }
 }
 
-/// One shadow counts a block from before `allocate` until after `deallocate`, the other from after `allocate`
-/// until before `deallocate`: every true peak is between theirs. With a lock around each call they are equal.
+/// One shadow counts a block from before `allocate` until after `deallocate`, the other from after
+/// `allocate` until before `deallocate`: every true peak is between theirs. With a lock around each
+/// call they are equal.
 fn peaks_of_a_random_program(seed: u64, one_call_at_a_time: bool) -> [Peaks; 3] {
     let harness = harness();
     let resource = harness.outermost();
@@ -328,7 +330,8 @@ fn blocks_that_eight_threads_hold_at_once_are_the_peak() {
     let resource = harness.outermost();
     let streams = harness.streams();
     let barrier = Barrier::new(THREADS);
-    // Each phase: the bytes of the smallest block. Thread i holds i blocks of i times as many bytes.
+    // Each phase: the bytes of the smallest block. Thread i holds i blocks of i times as many
+    // bytes.
     let phases = [7_u64, 100, 1000, 999, 1, 1001, 500];
     let sum = |of: fn(u64) -> u64| (1..=THREADS as u64).map(of).sum::<u64>();
     let squares = sum(|i| i * i);

@@ -1,4 +1,5 @@
-//! A3, T4: a block that cannot be filled and that upstream refuses to take is not lost: it stays in quarantine.
+//! A3, T4: a block that cannot be filled and that upstream refuses to take is not lost: it stays in
+//! quarantine.
 
 #![cfg(feature = "debug-guard")]
 

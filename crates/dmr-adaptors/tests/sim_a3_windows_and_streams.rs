@@ -16,8 +16,8 @@ use dmr_core::{
 };
 use dmr_testkit::Rig;
 
-/// A program that is clean without the guard is clean with it: allocation counts as a write on the home
-/// stream that a later event may cover, and the guard's own fill does not take its place.
+/// A program that is clean without the guard is clean with it: allocation counts as a write on the
+/// home stream that a later event may cover, and the guard's own fill does not take its place.
 #[test]
 fn unrecorded_work_on_the_home_stream_stays_covered_by_the_allocation() {
     for (backend, checks) in TRACKING.into_iter().flat_map(|b| BOTH.map(|checks| (b, checks))) {

@@ -1,7 +1,7 @@
 //! A4: adaptors compose in any order with any backend, and each stack keeps the contract.
 //!
-//! The whole conformance suite over every adaptor, every ordered pair of them, and random stacks
-//! of up to five: on a GPU that would take ten minutes, so each adaptor has a test of its own there.
+//! The whole conformance suite over every adaptor, every ordered pair of them, and random stacks of
+//! up to five: on a GPU that would take ten minutes, so each adaptor has a test of its own there.
 #![cfg(all(
     feature = "aligned",
     feature = "budget",

@@ -1,5 +1,5 @@
-//! T10: a part of a block is refused by every layer, also where the block is a part already, and the
-//! whole can be freed.
+//! T10: a part of a block is refused by every layer, also where the block is a part already, and
+//! the whole can be freed.
 #![cfg(all(feature = "aligned", feature = "budget", feature = "debug-guard", feature = "logging"))]
 
 use std::sync::Arc;
@@ -89,8 +89,8 @@ fn an_aligned_block_is_taken_at_its_depth_and_at_no_other() {
     }
 }
 
-/// The block that the guard allocates is a part of the block that the layer below it allocates, which is
-/// a part of the backend's.
+/// The block that the guard allocates is a part of the block that the layer below it allocates,
+/// which is a part of the backend's.
 #[test]
 fn parts_of_parts_are_refused_through_a_stack() {
     let rig = Rig::new();

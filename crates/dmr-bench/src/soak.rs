@@ -135,7 +135,8 @@ impl Shared {
         lock(&self.parcels)
     }
 
-    /// Checks a block on its home stream, after all work of other streams on it, and deallocates it.
+    /// Checks a block on its home stream, after all work of other streams on it, and deallocates
+    /// it.
     fn deallocate(&self, held: Held) -> Result<(), BenchError> {
         let Held { block, pattern } = held;
         self.check(&block, pattern, block.alloc_stream())?;

@@ -133,8 +133,8 @@ fn prepare_finish<const BLOCKS: usize>(
     Ok(Some(Step { name: format!("prepare_finish_{BLOCKS}/{name}"), leaves_rows: false, repeat }))
 }
 
-/// Prepares and finishes reads and writes of `PARTS` parts of one block on its home stream, as a step over a paged
-/// cache does; `None` where uses are not tracked.
+/// Prepares and finishes reads and writes of `PARTS` parts of one block on its home stream, as a
+/// step over a paged cache does; `None` where uses are not tracked.
 fn prepare_finish_parts<const PARTS: usize>(
     machine: &Machine,
     name: &str,

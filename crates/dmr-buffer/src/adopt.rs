@@ -26,19 +26,20 @@ pub struct GiveAwayError<T: Pod> {
 }
 
 impl<T: Pod> DeviceBuffer<T> {
-    /// Makes a buffer of a slice of cudarc, with its elements and its pending work: the next work on `stream`, the
-    /// buffer's home stream, comes after the work on the slice's stream so far, and after the last read and the last
-    /// write that cudarc has recorded. Does not wait.
+    /// Makes a buffer of a slice of cudarc, with its elements and its pending work: the next work
+    /// on `stream`, the buffer's home stream, comes after the work on the slice's stream so far,
+    /// and after the last read and the last write that cudarc has recorded. Does not wait.
     ///
-    /// Dropping the buffer frees the slice as cudarc does, on the slice's own stream, once that has waited for all uses
-    /// of the buffer; the host does not wait.
+    /// Dropping the buffer frees the slice as cudarc does, on the slice's own stream, once that has
+    /// waited for all uses of the buffer; the host does not wait.
     ///
-    /// cudarc records one reader, the last: if several other streams read the slice, synchronise them first. With
-    /// cudarc's event tracking disabled, also those that wrote it.
+    /// cudarc records one reader, the last: if several other streams read the slice, synchronise
+    /// them first. With cudarc's event tracking disabled, also those that wrote it.
     ///
     /// # Errors
     ///
-    /// As [`CudaSlices::adopt`]. The slice is in the error, as it was. A slice of no elements becomes an empty buffer.
+    /// As [`CudaSlices::adopt`]. The slice is in the error, as it was. A slice of no elements
+    /// becomes an empty buffer.
     pub fn adopt<C: DeviceContext + ?Sized>(
         ctx: &C,
         stream: impl Into<StreamId>,
@@ -60,26 +61,27 @@ impl<T: Pod> DeviceBuffer<T> {
         Ok(Self { block, len, home, tag, owner, elements: PhantomData })
     }
 
-    /// Gives the buffer to cudarc, for good. The slice's stream waits for all uses of the buffer; cudarc orders later
-    /// uses on other streams after that, and frees the memory.
+    /// Gives the buffer to cudarc, for good. The slice's stream waits for all uses of the buffer;
+    /// cudarc orders later uses on other streams after that, and frees the memory.
     ///
-    /// The slice has the [length](Self::len) of the buffer. What the buffer has [room](Self::capacity) for beyond that stays
-    /// allocated, and cudarc frees it with the slice.
+    /// The slice has the [length](Self::len) of the buffer. What the buffer has
+    /// [room](Self::capacity) for beyond that stays allocated, and cudarc frees it with the slice.
     ///
-    /// The memory must be an allocation of the driver: that of a buffer of the direct or the async backend, of one that
-    /// was [adopted](Self::adopt), or was made with [`CudaSlices`] as its context. Budgets, logs, statistics and other
-    /// layers around the backend count it as freed. The slice has the stream of the adopted slice, or the home stream of
-    /// the buffer.
+    /// The memory must be an allocation of the driver: that of a buffer of the direct or the async
+    /// backend, of one that was [adopted](Self::adopt), or was made with [`CudaSlices`] as its
+    /// context. Budgets, logs, statistics and other layers around the backend count it as freed.
+    /// The slice has the stream of the adopted slice, or the home stream of the buffer.
     ///
     /// A resource that does not track uses orders nothing: the uses are those of the home stream.
     ///
     /// # Errors
     ///
-    /// The buffer is in the error. [`NotGivenAway`](ResourceError::NotGivenAway) for memory of a pool, of mapped pages, and
-    /// inside of a debug guard or an aligned resource: copy it into a buffer that is made with [`CudaSlices`];
-    /// [`WindowConflict`](ResourceError::WindowConflict) if a launch that uses it is prepared;
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) if the home stream was retired;
-    /// [`StreamCapturing`](ResourceError::StreamCapturing); [`Driver`](ResourceError::Driver).
+    /// The buffer is in the error. [`NotGivenAway`](ResourceError::NotGivenAway) for memory of a
+    /// pool, of mapped pages, and inside of a debug guard or an aligned resource: copy it into a
+    /// buffer that is made with [`CudaSlices`]; [`WindowConflict`](ResourceError::WindowConflict)
+    /// if a launch that uses it is prepared; [`StreamMisuse`](ResourceError::StreamMisuse) if the
+    /// home stream was retired; [`StreamCapturing`](ResourceError::StreamCapturing);
+    /// [`Driver`](ResourceError::Driver).
     pub fn into_cuda_slice(mut self) -> Result<CudaSlice<T>, Box<GiveAwayError<T>>> {
         let slices = CudaSlices::of(&self.owner);
         let Some(block) = self.block.take() else {
@@ -123,7 +125,8 @@ impl From<Box<DeallocateError>> for NotGiven {
 }
 
 impl Owner {
-    /// Gives a block of the resource to cudarc, as a slice of `len` elements on the block's home stream.
+    /// Gives a block of the resource to cudarc, as a slice of `len` elements on the block's home
+    /// stream.
     fn give_away<T: Pod>(
         &self,
         block: DeviceBlock,
@@ -163,8 +166,8 @@ impl Owner {
         }
     }
 
-    /// Makes a slice of a block's first elements, and returns it with its stream, the block's home stream. The slice owns
-    /// nothing until the block is given away: leak it if it is not.
+    /// Makes a slice of a block's first elements, and returns it with its stream, the block's home
+    /// stream. The slice owns nothing until the block is given away: leak it if it is not.
     fn slice_of<T: Pod>(
         &self,
         block: &DeviceBlock,

@@ -14,13 +14,14 @@ use crate::{BufferError, Chunks, ChunksMut, DeviceView, DeviceViewMut, failures}
 
 /// Owned elements in device memory.
 ///
-/// It is made on a stream, its *home stream*. Dropping it does not wait: the memory is freed after the work
-/// that was submitted to the home stream so far, and after every recorded use. If the resource refuses to
-/// free it, the failure is counted and keeps the block: see [`failures`].
+/// It is made on a stream, its *home stream*. Dropping it does not wait: the memory is freed after
+/// the work that was submitted to the home stream so far, and after every recorded use. If the
+/// resource refuses to free it, the failure is counted and keeps the block: see [`failures`].
 ///
 /// A buffer of no bytes needs no block, and its address is 0.
 ///
-/// It [grows](Self::reserve) in place where its resource can do that, otherwise by a copy on a stream.
+/// It [grows](Self::reserve) in place where its resource can do that, otherwise by a copy on a
+/// stream.
 ///
 /// It keeps its resource and its streams alive, and may outlive the context that it was made with.
 pub struct DeviceBuffer<T: Pod> {
@@ -28,7 +29,8 @@ pub struct DeviceBuffer<T: Pod> {
     pub(crate) block: Option<DeviceBlock>,
     /// At most as many as the block has room for.
     pub(crate) len: usize,
-    /// The home stream of the block, or of one that a buffer without a block allocates when it grows.
+    /// The home stream of the block, or of one that a buffer without a block allocates when it
+    /// grows.
     pub(crate) home: StreamId,
     /// The tag of the block, as `home`.
     pub(crate) tag: AllocTag,
@@ -39,8 +41,8 @@ pub struct DeviceBuffer<T: Pod> {
 impl<T: Pod> DeviceBuffer<T> {
     /// Allocates `len` elements of undefined content.
     ///
-    /// Safe, because any bytes are a value of a `Pod`. Reading elements before they are written is still a
-    /// mistake, which the simulated driver reports.
+    /// Safe, because any bytes are a value of a `Pod`. Reading elements before they are written is
+    /// still a mistake, which the simulated driver reports.
     ///
     /// # Errors
     ///
@@ -113,7 +115,8 @@ impl<T: Pod> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    /// Allocates a copy of the slice, ordered on `stream`. Returns when the copy no longer reads the slice.
+    /// Allocates a copy of the slice, ordered on `stream`. Returns when the copy no longer reads
+    /// the slice.
     ///
     /// # Errors
     ///
@@ -161,7 +164,8 @@ impl<T: Pod> DeviceBuffer<T> {
         self.len * size_of::<T>()
     }
 
-    /// Returns the block of the elements; `None` if nothing was allocated, as for a new buffer of no bytes.
+    /// Returns the block of the elements; `None` if nothing was allocated, as for a new buffer of
+    /// no bytes.
     #[must_use]
     pub fn block(&self) -> Option<&DeviceBlock> {
         self.block.as_ref()
@@ -357,8 +361,8 @@ impl<T: Pod> TrackedMemory for DeviceBuffer<T> {
     }
 }
 
-// SAFETY: the block, if there is one, has the elements, and is deallocated when the buffer is dropped. Any bytes are
-// a value of a `Pod`.
+// SAFETY: the block, if there is one, has the elements, and is deallocated when the buffer is
+// dropped. Any bytes are a value of a `Pod`.
 unsafe impl<T: Pod> TypedMemory for DeviceBuffer<T> {
     type Element = T;
 

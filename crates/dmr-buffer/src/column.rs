@@ -91,8 +91,8 @@ impl<T: Pod> TrackedMemory for Column<T> {
 
 /// The address of elements of another owner.
 ///
-/// It does not own or read the memory: the address is for kernels, whose launches are `unsafe`. The launch's
-/// caller makes sure that the memory is allocated and its uses are ordered.
+/// It does not own or read the memory: the address is for kernels, whose launches are `unsafe`. The
+/// launch's caller makes sure that the memory is allocated and its uses are ordered.
 #[derive(Clone)]
 pub struct ExternalColumn<T: Pod> {
     name: Box<str>,

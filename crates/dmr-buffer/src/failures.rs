@@ -1,7 +1,7 @@
 //! Blocks that could not be deallocated when their buffer was dropped.
 //!
-//! A destructor cannot return an error. So the process counts the failure and keeps the block with its
-//! error: deallocating it can be retried.
+//! A destructor cannot return an error. So the process counts the failure and keeps the block with
+//! its error: deallocating it can be retried.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,8 +15,8 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 /// Empty in a forked child, where a thread of the parent may have held the lock.
 static KEPT: PerProcess<Mutex<Vec<DropFailure>>> = PerProcess::new(Mutex::default);
 
-/// Returns the number of buffers of this process whose drop failed, including those that were deallocated
-/// later.
+/// Returns the number of buffers of this process whose drop failed, including those that were
+/// deallocated later.
 #[must_use]
 pub fn drop_failures() -> u64 {
     COUNT.load(Ordering::Relaxed)
@@ -28,9 +28,9 @@ pub fn take_drop_failures() -> Vec<DropFailure> {
     std::mem::take(&mut kept())
 }
 
-/// A block that its resource refused to deallocate when its buffer was dropped. It keeps the resource alive.
-/// Dropping it leaks the memory, which the resource's [`usage`](DeviceMemoryResource::usage) goes on
-/// counting.
+/// A block that its resource refused to deallocate when its buffer was dropped. It keeps the
+/// resource alive. Dropping it leaks the memory, which the resource's
+/// [`usage`](DeviceMemoryResource::usage) goes on counting.
 #[must_use = "dropping it leaks its memory: call `retry`"]
 pub struct DropFailure {
     refused: Box<DeallocateError>,

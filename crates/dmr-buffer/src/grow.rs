@@ -17,22 +17,23 @@ impl<T: Pod> DeviceBuffer<T> {
         }
     }
 
-    /// Makes the buffer `new_len` elements long if it has room for them, or can
-    /// [grow in place](dmr_core::DeviceMemoryResource::try_grow). Returns whether it has at least `new_len`
-    /// elements now; if it is `false`, nothing has changed: [`reserve`](Self::reserve) copies the elements to
-    /// a larger block. Never makes a buffer shorter. Submits no copy, and does not wait.
+    /// Makes the buffer `new_len` elements long if it has room for them, or can [grow in
+    /// place](dmr_core::DeviceMemoryResource::try_grow). Returns whether it has at least `new_len`
+    /// elements now; if it is `false`, nothing has changed: [`reserve`](Self::reserve) copies the
+    /// elements to a larger block. Never makes a buffer shorter. Submits no copy, and does not
+    /// wait.
     ///
-    /// The content of the new elements is undefined. Address and home stream stay. The home stream waits for
-    /// recorded uses on other streams if the block grows; later uses on other streams wait for that.
+    /// The content of the new elements is undefined. Address and home stream stay. The home stream
+    /// waits for recorded uses on other streams if the block grows; later uses on other streams
+    /// wait for that.
     ///
     /// # Errors
     ///
-    /// [`TooLong`](BufferError::TooLong);
-    /// [`Resource`](BufferError::Resource), as for
+    /// [`TooLong`](BufferError::TooLong); [`Resource`](BufferError::Resource), as for
     /// [`DeviceMemoryResource::try_grow`](dmr_core::DeviceMemoryResource::try_grow), among them a
-    /// [`WindowConflict`](dmr_core::ResourceError::WindowConflict) while a launch on another stream uses the
-    /// buffer. Out of memory and out of budget are `false`, and so is a home stream whose lease was returned or
-    /// that was retired.
+    /// [`WindowConflict`](dmr_core::ResourceError::WindowConflict) while a launch on another stream
+    /// uses the buffer. Out of memory and out of budget are `false`, and so is a home stream whose
+    /// lease was returned or that was retired.
     pub fn try_grow(&mut self, new_len: usize) -> Result<bool, BufferError> {
         if new_len > self.capacity() && !self.grow_block(new_len)? {
             return Ok(false);
@@ -44,23 +45,23 @@ impl<T: Pod> DeviceBuffer<T> {
     /// Reserves room for `additional` elements behind the existing ones: afterwards the
     /// [capacity](Self::capacity) is at least `len + additional`. Does not wait for the device.
     ///
-    /// Grows in place where it can, as [`try_grow`](Self::try_grow) does, and then submits nothing to
-    /// `stream`. Otherwise it allocates a larger block, copies the elements on `stream`, and frees the old
-    /// block after the copy and all earlier uses. The new block has the tag and the home stream of the old
-    /// one; if that stream's lease was returned, or its owner has retired it, the home stream is `stream` from
-    /// now on. Both blocks are charged to a budget until the old one is freed.
+    /// Grows in place where it can, as [`try_grow`](Self::try_grow) does, and then submits nothing
+    /// to `stream`. Otherwise it allocates a larger block, copies the elements on `stream`, and
+    /// frees the old block after the copy and all earlier uses. The new block has the tag and the
+    /// home stream of the old one; if that stream's lease was returned, or its owner has retired
+    /// it, the home stream is `stream` from now on. Both blocks are charged to a budget until the
+    /// old one is freed.
     ///
     /// It reserves exactly that: to append many times, reserve once for all of them.
     ///
-    /// A launch that was prepared with the buffer goes on using the old block, which is kept until the launch
-    /// is finished: what it writes there is not in the new one.
+    /// A launch that was prepared with the buffer goes on using the old block, which is kept until
+    /// the launch is finished: what it writes there is not in the new one.
     ///
     /// # Errors
     ///
-    /// [`TooLong`](BufferError::TooLong);
-    /// [`Resource`](BufferError::Resource), as for [`try_grow`](Self::try_grow),
-    /// [`allocate`](dmr_core::DeviceMemoryResource::allocate) and [`copy_from`](Self::copy_from). After an
-    /// error the buffer is as it was.
+    /// [`TooLong`](BufferError::TooLong); [`Resource`](BufferError::Resource), as for
+    /// [`try_grow`](Self::try_grow), [`allocate`](dmr_core::DeviceMemoryResource::allocate) and
+    /// [`copy_from`](Self::copy_from). After an error the buffer is as it was.
     pub fn reserve(
         &mut self,
         additional: usize,
@@ -75,13 +76,13 @@ impl<T: Pod> DeviceBuffer<T> {
         self.move_to_larger(needed, stream)
     }
 
-    /// Appends a copy of the slice, ordered on `stream`. [Reserves](Self::reserve) the room first. Returns
-    /// when the copy no longer reads the slice.
+    /// Appends a copy of the slice, ordered on `stream`. [Reserves](Self::reserve) the room first.
+    /// Returns when the copy no longer reads the slice.
     ///
     /// # Errors
     ///
-    /// As [`reserve`](Self::reserve) and [`copy_from_host`](Self::copy_from_host). After an error the
-    /// elements are as they were; the capacity may be larger.
+    /// As [`reserve`](Self::reserve) and [`copy_from_host`](Self::copy_from_host). After an error
+    /// the elements are as they were; the capacity may be larger.
     pub fn extend_from_host(
         &mut self,
         host: &[T],
@@ -91,13 +92,13 @@ impl<T: Pod> DeviceBuffer<T> {
         self.extend(host.len(), stream, |mut new| new.copy_from_host(host, stream))
     }
 
-    /// Appends a copy of a view's elements, ordered on `stream`. [Reserves](Self::reserve) the room first.
-    /// Does not wait.
+    /// Appends a copy of a view's elements, ordered on `stream`. [Reserves](Self::reserve) the room
+    /// first. Does not wait.
     ///
     /// # Errors
     ///
-    /// As [`reserve`](Self::reserve) and [`copy_from`](Self::copy_from). After an error the elements are as
-    /// they were; the capacity may be larger.
+    /// As [`reserve`](Self::reserve) and [`copy_from`](Self::copy_from). After an error the
+    /// elements are as they were; the capacity may be larger.
     pub fn extend_from<'s>(
         &mut self,
         source: impl Into<DeviceView<'s, T>>,
@@ -111,8 +112,8 @@ impl<T: Pod> DeviceBuffer<T> {
         self.extend(source.len(), stream, |mut new| new.copy_from(source, stream))
     }
 
-    /// Makes the buffer `len` elements long if it is longer. The capacity stays, and the block: no memory is
-    /// freed.
+    /// Makes the buffer `len` elements long if it is longer. The capacity stays, and the block: no
+    /// memory is freed.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -135,12 +136,13 @@ impl<T: Pod> DeviceBuffer<T> {
         written
     }
 
-    /// Grows the block in place to `len` elements, more than it has room for. Returns whether it could.
+    /// Grows the block in place to `len` elements, more than it has room for. Returns whether it
+    /// could.
     fn grow_block(&mut self, len: usize) -> Result<bool, BufferError> {
         let bytes = Self::bytes_of(len)?;
         let Some(block) = &mut self.block else { return Ok(false) };
-        // A resource may exchange the block for a smaller one, or return `true` without the room: copies must not
-        // write over other memory. After a panic the buffer has no elements.
+        // A resource may exchange the block for a smaller one, or return `true` without the room:
+        // copies must not write over other memory. After a panic the buffer has no elements.
         let elements = std::mem::take(&mut self.len);
         let grown = self.owner.resource.try_grow(block, bytes);
         let room = block.bytes();
@@ -155,7 +157,8 @@ impl<T: Pod> DeviceBuffer<T> {
     /// Replaces the block by one with room for `len` elements, and copies the elements on `stream`.
     fn move_to_larger(&mut self, len: usize, stream: StreamId) -> Result<(), BufferError> {
         let owner = self.owner.clone();
-        // A resource that tracks no uses may not look: the graph would have the copy, and the buffer not.
+        // A resource that tracks no uses may not look: the graph would have the copy, and the
+        // buffer not.
         owner.streams.enter(stream)?.refuse_capture()?;
         let home = owner.streams.enter(self.home).map_or(stream, |home| home.id());
         let block = Some(owner.allocate(Self::bytes_of(len)?, home, self.tag)?);

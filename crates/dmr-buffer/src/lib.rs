@@ -13,13 +13,14 @@
 //!
 //! # Streams
 //!
-//! Every operation names its stream and is ordered there. If the resource tracks uses, any stream of the
-//! pool is accepted: the operation waits for the uses that it depends on, and is recorded, so that later
-//! uses wait for it. If the resource does not track uses, only the buffer's home stream is accepted; any
-//! other is [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse).
+//! Every operation names its stream and is ordered there. If the resource tracks uses, any stream
+//! of the pool is accepted: the operation waits for the uses that it depends on, and is recorded,
+//! so that later uses wait for it. If the resource does not track uses, only the buffer's home
+//! stream is accepted; any other is [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse).
 //!
 //! A copy between buffers of two stream pools, of one device or of two, names a stream of each:
-//! [`copy_from_peer`](DeviceBuffer::copy_from_peer). No other operation takes a buffer of another pool.
+//! [`copy_from_peer`](DeviceBuffer::copy_from_peer). No other operation takes a buffer of another
+//! pool.
 //!
 //! # Waiting
 //!
@@ -27,17 +28,17 @@
 //!
 //! # Element types
 //!
-//! Any [`Pod`]: all bytes that a kernel may write are a value of it. `u8` is a `Pod`, `bool` is not. The
-//! feature `derive` derives it for structs; with `#[bytemuck(crate = "dmr_buffer::bytemuck")]` the derive
-//! needs no dependency on `bytemuck`.
+//! Any [`Pod`]: all bytes that a kernel may write are a value of it. `u8` is a `Pod`, `bool` is
+//! not. The feature `derive` derives it for structs; with
+//! `#[bytemuck(crate = "dmr_buffer::bytemuck")]` the derive needs no dependency on `bytemuck`.
 //!
 //! # cudarc
 //!
-//! A buffer does not implement cudarc's `DevicePtr`. That trait returns an address, and at the end of the use
-//! only records an event or synchronises: the use would not be in the ledger, and other streams would not
-//! wait for it. Inside a launch, the views of `LaunchRecorder::launch_with` implement it: pass them to cuBLAS, to
-//! cudarc's copies and to kernels. Kernels also take the [`KernelArg`](dmr_streams::KernelArg) that a launch
-//! recorder returns.
+//! A buffer does not implement cudarc's `DevicePtr`. That trait returns an address, and at the end
+//! of the use only records an event or synchronises: the use would not be in the ledger, and other
+//! streams would not wait for it. Inside a launch, the views of `LaunchRecorder::launch_with`
+//! implement it: pass them to cuBLAS, to cudarc's copies and to kernels. Kernels also take the
+//! [`KernelArg`](dmr_streams::KernelArg) that a launch recorder returns.
 
 #![allow(unsafe_code, reason = "copies between host and device memory")]
 

@@ -13,8 +13,8 @@ use smallvec::SmallVec;
 
 use crate::failures;
 
-/// The resources and the streams of a buffer. Keeps them alive, so that buffers, contexts and leases may be
-/// dropped in any order.
+/// The resources and the streams of a buffer. Keeps them alive, so that buffers, contexts and
+/// leases may be dropped in any order.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
     pub(crate) resource: Arc<dyn DeviceMemoryResource>,
@@ -35,8 +35,8 @@ impl Owner {
     ///
     /// # Errors
     ///
-    /// The resource's; [`OutOfBounds`](ResourceError::OutOfBounds) if it returns a smaller block: copies
-    /// into that would write over other memory.
+    /// The resource's; [`OutOfBounds`](ResourceError::OutOfBounds) if it returns a smaller block:
+    /// copies into that would write over other memory.
     pub(crate) fn allocate(
         &self,
         bytes: usize,
@@ -86,8 +86,8 @@ pub enum Kind {
     Pinned,
 }
 
-/// Submits `work` to the stream after the dependencies of its uses, and records the uses. Makes the context
-/// current first.
+/// Submits `work` to the stream after the dependencies of its uses, and records the uses. Makes the
+/// context current first.
 ///
 /// If `work` fails, the uses are recorded all the same: part of the work may be in flight.
 pub(crate) fn submit(
@@ -117,7 +117,8 @@ impl HostBytes {
     pub(crate) const NONE: Self = Self { address: 0, bytes: 0 };
 }
 
-/// Submits work as [`submit`] does, which accesses memory as `declared` says: also as uses that the caller records.
+/// Submits work as [`submit`] does, which accesses memory as `declared` says: also as uses that the
+/// caller records.
 pub(crate) fn submit_beside(
     stream: &StreamGuard<'_>,
     uses: &[Use<'_>],

@@ -12,21 +12,22 @@ use crate::view::same_len;
 use crate::{BufferError, DeviceBuffer, DeviceView, DeviceViewMut};
 
 impl<T: Pod> DeviceViewMut<'_, T> {
-    /// Copies the elements of a source of the same length, which may be of another stream pool or of another device.
-    /// Does not wait.
+    /// Copies the elements of a source of the same length, which may be of another stream pool or
+    /// of another device. Does not wait.
     ///
-    /// The copy runs on `stream`, after the work that was submitted to `source_stream` so far and after what it must
-    /// come after on either device. `source_stream`, a stream of the source's pool, waits for the copy: what is
-    /// submitted there later comes after it, and so do later uses that conflict, on any stream of either pool.
+    /// The copy runs on `stream`, after the work that was submitted to `source_stream` so far and
+    /// after what it must come after on either device. `source_stream`, a stream of the source's
+    /// pool, waits for the copy: what is submitted there later comes after it, and so do later uses
+    /// that conflict, on any stream of either pool.
     ///
     /// It needs no peer access. Without, the driver copies through the host, which is slower.
     ///
     /// # Errors
     ///
-    /// [`LengthMismatch`](BufferError::LengthMismatch);
-    /// [`Resource`](BufferError::Resource): stream, use and driver errors of both pools. If the copy was submitted
-    /// and `source_stream` can wait for it no more, nor the host, the source block is never freed, and other
-    /// streams are refused its use.
+    /// [`LengthMismatch`](BufferError::LengthMismatch); [`Resource`](BufferError::Resource):
+    /// stream, use and driver errors of both pools. If the copy was submitted and `source_stream`
+    /// can wait for it no more, nor the host, the source block is never freed, and other streams
+    /// are refused its use.
     pub fn copy_from_peer<'s>(
         &mut self,
         source: impl Into<DeviceView<'s, T>>,
@@ -61,8 +62,8 @@ impl<T: Pod> DeviceBuffer<T> {
     }
 }
 
-/// Copies `from` to `to`, which are equally long and do not overlap, on `stream`. `home` is a stream of the pool of
-/// `from`.
+/// Copies `from` to `to`, which are equally long and do not overlap, on `stream`. `home` is a
+/// stream of the pool of `from`.
 fn copy(to: Span<'_>, from: Span<'_>, home: StreamId, stream: StreamId) -> Result<(), BufferError> {
     debug_assert_eq!(to.bytes, from.bytes);
     let home = &from.enter(home)?;
@@ -96,8 +97,8 @@ fn submit_copy(
 ) -> ResourceResult<()> {
     let [source, target] = [home, stream].map(|stream| stream.pool().device());
     let contexts = [source, target].map(|device| device.context().cu_ctx());
-    // SAFETY: both spans are inside live blocks and equally long, each in the memory of its context; the streams are
-    // alive while there are guards.
+    // SAFETY: both spans are inside live blocks and equally long, each in the memory of its
+    // context; the streams are alive while there are guards.
     let (call, copied) = unsafe {
         if source.same_context(target) {
             let copy = |stream| result::memcpy_dtod_async(to.ptr, from.ptr, to.bytes, stream);
@@ -113,8 +114,8 @@ fn submit_copy(
     copied.map_err(|error| stream.error_between(home, call, error))
 }
 
-/// Returns the use, if the resource tracks uses. If it does not, the block must be device memory and `stream` its home
-/// stream.
+/// Returns the use, if the resource tracks uses. If it does not, the block must be device memory
+/// and `stream` its home stream.
 fn tracked(used: &Use<'_>, stream: StreamId) -> ResourceResult<SmallVec<[BlockUse; 1]>> {
     if used.owner.resource.supports_block_use_tracking() {
         return Ok(SmallVec::from_buf([used.used]));

@@ -11,8 +11,8 @@ pub use dmr_streams::reap_orphaned_pinned;
 pub use buffer::{PinnedBuffer, PinnedElements, WriteCombinedBuffer};
 pub use view::{PinnedView, PinnedViewMut};
 
-/// Frees the pinned memory of the context's streams that was dropped and whose uses are done, so that it can be
-/// allocated again; returns its bytes. Polls the uses and does not wait for them.
+/// Frees the pinned memory of the context's streams that was dropped and whose uses are done, so
+/// that it can be allocated again; returns its bytes. Polls the uses and does not wait for them.
 ///
 /// # Errors
 ///
@@ -35,8 +35,8 @@ pub fn reap_pinned<C: DeviceContext + ?Sized>(ctx: &C) -> ResourceResult<u64> {
     freed
 }
 
-/// Returns pinned memory that no buffer uses to the driver while more than `keep_bytes` bytes of a kind are reserved;
-/// returns the bytes. The driver's call may wait for other work of the device.
+/// Returns pinned memory that no buffer uses to the driver while more than `keep_bytes` bytes of a
+/// kind are reserved; returns the bytes. The driver's call may wait for other work of the device.
 ///
 /// # Errors
 ///

@@ -17,8 +17,9 @@ use crate::{BufferError, DeviceBuffer, DeviceView, PinnedBuffer};
 /// A copy of device memory to pinned host memory: a future of the elements, made by
 /// [`DeviceView::to_host_async`].
 ///
-/// It borrows nothing. Dropping it cancels nothing on the device, does not wait, and frees the pinned memory once
-/// the copy is done. It waits as [`Completed`] does, on any executor. A poll after it was ready stays pending.
+/// It borrows nothing. Dropping it cancels nothing on the device, does not wait, and frees the
+/// pinned memory once the copy is done. It waits as [`Completed`] does, on any executor. A poll
+/// after it was ready stays pending.
 #[must_use = "the copy is submitted, and its elements are returned where it is awaited"]
 pub struct ToHost<T: Pod> {
     state: State<T>,
@@ -37,19 +38,21 @@ enum State<T: Pod> {
 
 /// Elements in pinned host memory that no device work uses: a slice, without another copy.
 ///
-/// [`to_vec`](slice::to_vec) copies them to ordinary memory; [`into_pinned`](Self::into_pinned) returns the
-/// memory for other copies.
+/// [`to_vec`](slice::to_vec) copies them to ordinary memory; [`into_pinned`](Self::into_pinned)
+/// returns the memory for other copies.
 pub struct HostCopy<T: Pod> {
     elements: PinnedBuffer<T>,
 }
 
 impl<'a, T: Pod> DeviceView<'a, T> {
-    /// Copies the elements to pinned host memory, ordered on `stream`, and returns a future of them. The copy is
-    /// submitted by this call, not by the first poll; it covers what was submitted before and nothing later.
+    /// Copies the elements to pinned host memory, ordered on `stream`, and returns a future of
+    /// them. The copy is submitted by this call, not by the first poll; it covers what was
+    /// submitted before and nothing later.
     ///
-    /// The future returns the errors of this call, too: [`Resource`](BufferError::Resource), for stream, use and
-    /// driver errors, among them that the host has no more memory to lock, and
-    /// [`OutOfBudget`](dmr_core::ResourceError::OutOfBudget) of the context's budget for pinned memory.
+    /// The future returns the errors of this call, too: [`Resource`](BufferError::Resource), for
+    /// stream, use and driver errors, among them that the host has no more memory to lock, and
+    /// [`OutOfBudget`](dmr_core::ResourceError::OutOfBudget) of the context's budget for pinned
+    /// memory.
     pub fn to_host_async(&self, stream: impl Into<StreamId>) -> ToHost<T> {
         let state = match self.copy_to_pinned(stream.into()) {
             Ok((elements, completed)) => State::Copying { elements, completed },
@@ -117,9 +120,9 @@ impl<T: Pod> Deref for HostCopy<T> {
             // SAFETY: aligned, and no byte of it is read.
             return unsafe { slice::from_raw_parts(NonNull::dangling().as_ptr(), len) };
         }
-        // SAFETY: the copy has written `len` elements there and is done; any bytes are a `Pod`. No other device
-        // work uses the memory: it was allocated for this copy, and is returned by value only. The driver
-        // returned it as an address of the host, which is the device's.
+        // SAFETY: the copy has written `len` elements there and is done; any bytes are a `Pod`. No
+        // other device work uses the memory: it was allocated for this copy, and is returned by
+        // value only. The driver returned it as an address of the host, which is the device's.
         unsafe { slice::from_raw_parts(with_exposed_provenance(at), len) }
     }
 }

@@ -30,7 +30,8 @@ impl<'a> Span<'a> {
         Some(Use { owner: self.owner, used, kind: self.kind })
     }
 
-    /// Begins a call on a stream of the span's pool. If the stream is of another device, the error names the block.
+    /// Begins a call on a stream of the span's pool. If the stream is of another device, the error
+    /// names the block.
     pub(crate) fn enter(&self, stream: StreamId) -> ResourceResult<StreamGuard<'a>> {
         self.owner.streams.enter(stream).map_err(|error| match (error, self.block) {
             (
@@ -134,8 +135,8 @@ pub(crate) fn copy(to: Span<'_>, from: Span<'_>, stream: StreamId) -> Result<(),
     let device = to.owner.streams.device();
     let stream = &to.enter(stream)?;
     submit(stream, &[written, read], || {
-        // SAFETY: both spans are inside live blocks and equally long; the stream is alive while there is
-        // a guard.
+        // SAFETY: both spans are inside live blocks and equally long; the stream is alive while
+        // there is a guard.
         let copy =
             |stream| unsafe { result::memcpy_dtod_async(to.ptr, from.ptr, to.bytes, stream) };
         stream.call(copy).map_err(|error| device.driver_error("cuMemcpyDtoDAsync", error))
@@ -232,7 +233,8 @@ fn with_host(
     Copied { outcome: submitted.and(waited).map_err(BufferError::from), host_is_free }
 }
 
-/// A copy that may use the host's memory, also when the code of a resource panics after it was called.
+/// A copy that may use the host's memory, also when the code of a resource panics after it was
+/// called.
 struct PendingCopy<'a> {
     stream: &'a StreamGuard<'a>,
     called: Cell<bool>,
@@ -248,8 +250,8 @@ impl Drop for PendingCopy<'_> {
     }
 }
 
-/// Waits for the stream, or, if that fails, for an event that it records there. Waiting for the device would
-/// end every capture.
+/// Waits for the stream, or, if that fails, for an event that it records there. Waiting for the
+/// device would end every capture.
 fn wait(stream: &StreamGuard<'_>) -> ResourceResult<()> {
     let uses = stream.pool().uses();
     stream.synchronize().or_else(|_| uses.synchronize(&uses.work_so_far(stream.id())?))

@@ -20,7 +20,8 @@ pub(crate) use device::same_len;
 pub use device::{DeviceView, DeviceViewMut};
 pub(crate) use memory::ViewedMemory;
 
-/// A view of elements in memory of the kind `M`: a [`DeviceView`], or a [`PinnedView`](crate::PinnedView).
+/// A view of elements in memory of the kind `M`: a [`DeviceView`], or a
+/// [`PinnedView`](crate::PinnedView).
 pub struct View<'a, T: Pod, M: ViewedMemory> {
     owner: &'a Owner,
     /// `None` for no bytes.
@@ -92,8 +93,8 @@ impl<'a, T: Pod, M: ViewedMemory> View<'a, T, M> {
         Ok((self.slice(..mid)?, self.slice(mid..)?))
     }
 
-    /// Returns an iterator over parts of `chunk_len` elements, from the first element on. The last part is
-    /// shorter if there are not enough elements.
+    /// Returns an iterator over parts of `chunk_len` elements, from the first element on. The last
+    /// part is shorter if there are not enough elements.
     ///
     /// # Errors
     ///
@@ -186,8 +187,8 @@ impl<'a, T: Pod, M: ViewedMemory> ViewMut<'a, T, M> {
         Ok((ViewMut::new(left), ViewMut::new(right)))
     }
 
-    /// Returns an iterator over disjoint mutable parts of `chunk_len` elements, from the first element on. The
-    /// last part is shorter if there are not enough elements.
+    /// Returns an iterator over disjoint mutable parts of `chunk_len` elements, from the first
+    /// element on. The last part is shorter if there are not enough elements.
     ///
     /// # Errors
     ///
@@ -244,8 +245,8 @@ impl<T: Pod, M: ViewedMemory> TrackedMemory for ViewMut<'_, T, M> {
     }
 }
 
-// SAFETY: the elements are inside of a buffer, which is borrowed. The host has a slice of pinned elements only while
-// their mutable view is borrowed exclusively, and after the recorded uses.
+// SAFETY: the elements are inside of a buffer, which is borrowed. The host has a slice of pinned
+// elements only while their mutable view is borrowed exclusively, and after the recorded uses.
 unsafe impl<T: Pod, M: ViewedMemory> TypedMemory for View<'_, T, M> {
     type Element = T;
 

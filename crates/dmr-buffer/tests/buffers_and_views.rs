@@ -90,7 +90,8 @@ fn a_buffer_is_divided_as_a_slice_is() {
     ctx.assert_clean(rig);
 }
 
-/// A use is of the view's bytes; what covers its block is the whole block, also after the block has grown.
+/// A use is of the view's bytes; what covers its block is the whole block, also after the block has
+/// grown.
 #[test]
 fn the_bytes_of_a_view_are_its_own() {
     let rig = Rig::new();

@@ -1,4 +1,5 @@
-//! Casts of views: the same bytes as elements of another type, or an error that names length and alignment.
+//! Casts of views: the same bytes as elements of another type, or an error that names length and
+//! alignment.
 
 mod context;
 

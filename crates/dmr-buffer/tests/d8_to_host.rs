@@ -1,4 +1,5 @@
-//! D8: a copy to the host that a task awaits has the right elements, waits for nothing later, and can be dropped.
+//! D8: a copy to the host that a task awaits has the right elements, waits for nothing later, and
+//! can be dropped.
 
 mod context;
 

@@ -1,5 +1,5 @@
-//! D9: a resource of the program's own that exchanges the block while it grows, which safe code can do, does not make
-//! a buffer longer than its block.
+//! D9: a resource of the program's own that exchanges the block while it grows, which safe code can
+//! do, does not make a buffer longer than its block.
 
 mod context;
 
@@ -51,7 +51,8 @@ impl DeviceMemoryResource for Exchanging {
     );
 }
 
-/// Returns the length of a buffer after a growth whose resource exchanges the block, and the result of the growth.
+/// Returns the length of a buffer after a growth whose resource exchanges the block, and the result
+/// of the growth.
 fn grow(end: End) -> (usize, Option<Result<bool, BufferError>>) {
     let rig = Rig::new();
     let upstream = DirectCudaResource::new(Arc::clone(rig.streams()));

@@ -1,5 +1,5 @@
-//! D10: copies between two devices are ordered on both, and other uses of a block of another device are refused.
-//! On two GPUs, or on two simulated devices.
+//! D10: copies between two devices are ordered on both, and other uses of a block of another device
+//! are refused. On two GPUs, or on two simulated devices.
 
 mod context;
 
@@ -12,7 +12,8 @@ use dmr_testkit::Rig;
 
 const LEN: usize = 1 << 20;
 
-/// Each device has blocks whose uses are tracked, or not; without tracking all work is on the home streams.
+/// Each device has blocks whose uses are tracked, or not; without tracking all work is on the home
+/// streams.
 const CONTEXTS: [fn(&Rig) -> Context; 2] = [Context::tracked, Context::direct];
 
 fn two_contexts(rigs: &[Rig; 2], make: fn(&Rig) -> Context) -> [Context; 2] {

@@ -1,5 +1,5 @@
-//! D10 on the simulator: a copy between devices makes no call too few and none too many, and no failure leaves it
-//! unprotected.
+//! D10 on the simulator: a copy between devices makes no call too few and none too many, and no
+//! failure leaves it unprotected.
 
 #![allow(unsafe_code)] // captures are the driver's
 
@@ -59,8 +59,8 @@ fn fail_twice(universe: &Universe, call: &str, n: u64, code: i32) {
     universe.fail_nth(call, n + 1, code);
 }
 
-/// Another stream writes the source, the copy, another stream overwrites the source, another one reads the target.
-/// Returns the calls of that, and whether a race was found.
+/// Another stream writes the source, the copy, another stream overwrites the source, another one
+/// reads the target. Returns the calls of that, and whether a race was found.
 fn play(swallow: Option<(&str, u64)>) -> (CallCounts, bool) {
     let universe = lazy();
     let rigs = Rig::pair_in(&universe);
@@ -94,8 +94,8 @@ fn each_wait_of_a_copy_is_needed() {
     for n in 1..=calls.count(WAIT) {
         assert!(play(Some((WAIT, n))).1, "wait {n} is not needed");
     }
-    // One for each of: the producer, `a` before the copy, the write of the target, `b` behind the copy, the read of
-    // the source, the consumer, the last writer.
+    // One for each of: the producer, `a` before the copy, the write of the target, `b` behind the
+    // copy, the read of the source, the consumer, the last writer.
     assert_eq!(calls.count(RECORD), 7);
     let needed: Vec<u64> =
         (1..=calls.count(RECORD)).filter(|&n| play(Some((RECORD, n))).1).collect();
@@ -107,7 +107,8 @@ fn insist<T>(mut call: impl FnMut() -> Result<T, BufferError>) -> T {
     call().or_else(|_| call()).or_else(|_| call()).expect("the third time nothing fails")
 }
 
-/// Copies, uses both buffers on other streams and frees them, while a driver call fails. Nothing is lost.
+/// Copies, uses both buffers on other streams and frees them, while a driver call fails. Nothing is
+/// lost.
 fn survive(rigs: &[Rig; 2], (scene, [mut source, mut target]): (Scene, [DeviceBuffer<u8>; 2])) {
     let universe = rigs[0].universe();
     insist(|| source.fill_bytes(1, &scene.a2));

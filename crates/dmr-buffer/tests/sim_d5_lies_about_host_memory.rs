@@ -1,4 +1,5 @@
-//! D5: no safe code makes the host see pinned memory that the device still writes, whatever its resources claim.
+//! D5: no safe code makes the host see pinned memory that the device still writes, whatever its
+//! resources claim.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +24,8 @@ use dmr_streams::{
 };
 use dmr_testkit::Rig;
 
-/// A block of this size has a segment of its own, so the next block of the size is at the same address.
+/// A block of this size has a segment of its own, so the next block of the size is at the same
+/// address.
 const LEN: usize = 3 << 20;
 /// The byte that the device writes.
 const WRITTEN: u8 = 7;
@@ -172,8 +174,8 @@ fn lying(rig: &Rig, lie: Lie) -> Context {
     Context::with(rig, Arc::new(Lying::new(pinned(rig.streams()), lie)))
 }
 
-/// Asserts that the host alone has the memory of a new pinned buffer, when a block of host memory was deallocated that
-/// work on another stream than `home` may use.
+/// Asserts that the host alone has the memory of a new pinned buffer, when a block of host memory
+/// was deallocated that work on another stream than `home` may use.
 #[track_caller]
 fn assert_the_host_is_alone(rig: &Rig, ctx: &Context, home: StreamId, lie: impl std::fmt::Debug) {
     ctx.streams().synchronize(home).unwrap();

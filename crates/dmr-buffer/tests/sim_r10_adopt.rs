@@ -1,4 +1,5 @@
-//! R10: adopting, freeing and giving back wait for nothing on the host, and lose nothing if a driver call fails.
+//! R10: adopting, freeing and giving back wait for nothing on the host, and lose nothing if a
+//! driver call fails.
 
 #![allow(unsafe_code, reason = "captures end in the driver")]
 
@@ -144,7 +145,8 @@ fn no_driver_call_that_fails_loses_a_slice_or_its_order() {
     assert!(failed >= 20, "{failed} calls were failed");
 }
 
-/// cudarc keeps errors in the `CudaContext` value of the stream, and a library may have one of its own.
+/// cudarc keeps errors in the `CudaContext` value of the stream, and a library may have one of its
+/// own.
 #[test]
 fn a_slice_of_another_context_value_keeps_its_last_write_through_a_refusal() {
     for nth in 1..=3 {

@@ -1,5 +1,5 @@
-//! R9: cudarc's own copies between the device and pinned memory are uses of a launch: recorded and ordered, and the host
-//! does not wait for them.
+//! R9: cudarc's own copies between the device and pinned memory are uses of a launch: recorded and
+//! ordered, and the host does not wait for them.
 
 #![allow(unsafe_code, reason = "asks for the elements that cudarc would copy")]
 

@@ -45,7 +45,8 @@ mod simulated {
     const DEVICES: usize = 2;
 
     impl Machine {
-        /// Chooses the driver that `DMR_DRIVER` names; without it the GPU's, otherwise the simulated one.
+        /// Chooses the driver that `DMR_DRIVER` names; without it the GPU's, otherwise the
+        /// simulated one.
         ///
         /// # Errors
         ///
@@ -100,7 +101,8 @@ mod simulated {
             self.is_simulated().then(Labels::default)
         }
 
-        /// Runs all work to its end, and returns the findings of the simulated driver; `None` on a GPU.
+        /// Runs all work to its end, and returns the findings of the simulated driver; `None` on a
+        /// GPU.
         #[must_use]
         pub fn findings(&self) -> Option<CheckerFindings> {
             let verdict = self.universe.as_ref()?.finish();

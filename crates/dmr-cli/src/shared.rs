@@ -39,7 +39,8 @@ impl SharedLimits {
         self.of(|of| *of == uuid).for_each(|account| write_account(account, text));
     }
 
-    /// Adds lines about the accounts of GPUs that are not listed, and about those that cannot be read.
+    /// Adds lines about the accounts of GPUs that are not listed, and about those that cannot be
+    /// read.
     pub(crate) fn write_rest(&self, listed: &[[u8; 16]], text: &mut String) {
         for account in self.of(|uuid| !listed.contains(uuid)) {
             let _ = writeln!(text, "another device {}", uuid_text(account.uuid));

@@ -32,8 +32,8 @@ pub struct SortArgs {
 ///
 /// # Errors
 ///
-/// A log that cannot be opened, an output that is the log itself or cannot be written; a log that breaks
-/// off or cannot be sorted, after the rows before are written.
+/// A log that cannot be opened, an output that is the log itself or cannot be written; a log that
+/// breaks off or cannot be sorted, after the rows before are written.
 pub fn run(args: &SortArgs) -> Result<Output, Failure> {
     refuse_overwrite(&args.log, &args.output).map_err(Failure::unusable)?;
     let mut log = TraceReader::open(&args.log).map_err(Failure::unusable)?;

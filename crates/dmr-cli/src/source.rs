@@ -15,14 +15,15 @@ const POOL_COMPACT: &str = "pool-compact";
 /// Blocks of mapped memory.
 const VIRTUAL: &str = "virtual";
 
-/// Returns the names: the facade's backends, the default one first, and resources made of its parts.
+/// Returns the names: the facade's backends, the default one first, and resources made of its
+/// parts.
 pub(crate) fn names() -> PossibleValuesParser {
     let backends = Backend::available().iter().map(|backend| backend.name());
     PossibleValuesParser::new(backends.chain([POOL_COMPACT, VIRTUAL]))
 }
 
-/// Returns a builder for the resource `name` with at most `max_streams` streams; without a name, for the
-/// backend that the environment names.
+/// Returns a builder for the resource `name` with at most `max_streams` streams; without a name,
+/// for the backend that the environment names.
 ///
 /// # Errors
 ///

@@ -113,7 +113,8 @@ impl DeviceMemoryResource for Twice {
                 let ptr = ptr + self.offset;
                 self.replaced.lock().unwrap().insert(parts.generation, parts);
                 // SAFETY: breaks the promise that no other block covers the memory: that is the
-                // fault. The memory is there all the same, and at most one byte shorter than this block.
+                // fault. The memory is there all the same, and at most one byte shorter than this
+                // block.
                 Ok(unsafe { DeviceBlock::from_parts(BlockParts { ptr, ..parts }) })
             }
             _ => Ok(block),

@@ -6,8 +6,8 @@ use crate::{AllocTag, Generation, ResourceError, ResourceResult, StreamId};
 
 /// One allocation of device memory, or a [part](DeviceBlock::narrow) of one.
 ///
-/// Linear: neither `Clone` nor `Copy`. [`deallocate`](crate::DeviceMemoryResource::deallocate) of the
-/// resource that allocated it consumes it. Dropping it instead leaks the memory, which
+/// Linear: neither `Clone` nor `Copy`. [`deallocate`](crate::DeviceMemoryResource::deallocate) of
+/// the resource that allocated it consumes it. Dropping it instead leaks the memory, which
 /// [`usage`](crate::DeviceMemoryResource::usage) goes on counting as live.
 #[must_use = "dropping a block leaks its memory: pass it to `deallocate`"]
 pub struct DeviceBlock {
@@ -60,11 +60,11 @@ impl DeviceBlock {
     ///
     /// - `parts.ptr` is the start of `parts.reserved_bytes` bytes of device memory of
     ///   `parts.device_ordinal`, aligned to `parts.alignment`, that no other block covers.
-    /// - That memory stays valid until this block, or the whole that it is restored to, is passed to
-    ///   `deallocate` of the resource that calls this. That resource refuses blocks of this
+    /// - That memory stays valid until this block, or the whole that it is restored to, is passed
+    ///   to `deallocate` of the resource that calls this. That resource refuses blocks of this
     ///   generation with another part depth.
-    /// - `parts.generation` is on no other block, and `parts.part_depth` is 0, except where a block was
-    ///   taken apart with [`into_parts`](Self::into_parts) and is made again.
+    /// - `parts.generation` is on no other block, and `parts.part_depth` is 0, except where a block
+    ///   was taken apart with [`into_parts`](Self::into_parts) and is made again.
     #[allow(unsafe_code, reason = "the one place where a claim about device memory is made")]
     #[inline]
     pub const unsafe fn from_parts(parts: BlockParts) -> Self {
@@ -89,9 +89,9 @@ impl DeviceBlock {
     /// - `reserved_bytes` bytes from the block's address on are device memory that no other block
     ///   covers, and stay valid as [`from_parts`](Self::from_parts) demands.
     /// - `bytes` is at most `reserved_bytes`.
-    /// - The block has the part depth with which the caller returned it from `allocate`. A part that was
-    ///   narrowed later ends before bytes of its whole, and so covers memory of another block if it
-    ///   becomes larger.
+    /// - The block has the part depth with which the caller returned it from `allocate`. A part
+    ///   that was narrowed later ends before bytes of its whole, and so covers memory of another
+    ///   block if it becomes larger.
     #[allow(unsafe_code, reason = "a claim about device memory, as where the block is made")]
     pub const unsafe fn set_sizes(&mut self, bytes: usize, reserved_bytes: usize) {
         self.bytes = bytes;
@@ -109,9 +109,9 @@ impl DeviceBlock {
 
     /// Returns an error unless the block was narrowed exactly `depth` times.
     ///
-    /// A resource calls this in `deallocate` and `try_grow` with the part depth of the block that it
-    /// returned from `allocate`: 0, unless that was a part itself. Then only that very block passes,
-    /// because a block and its parts never have the same depth.
+    /// A resource calls this in `deallocate` and `try_grow` with the part depth of the block that
+    /// it returned from `allocate`: 0, unless that was a part itself. Then only that very block
+    /// passes, because a block and its parts never have the same depth.
     ///
     /// # Errors
     ///
@@ -154,7 +154,8 @@ impl DeviceBlock {
         self.bytes
     }
 
-    /// Bytes reserved for the block, at least [`bytes`](Self::bytes). Only `bytes` of them may be used.
+    /// Bytes reserved for the block, at least [`bytes`](Self::bytes). Only `bytes` of them may be
+    /// used.
     #[must_use]
     #[inline]
     pub const fn reserved_bytes(&self) -> usize {
@@ -203,8 +204,9 @@ impl DeviceBlock {
         self.packed.state()
     }
 
-    /// Returns the number of times that the block was [narrowed](Self::narrow). 0 for a block that is not a part; an
-    /// adaptor that returns parts from `allocate` returns blocks of another depth.
+    /// Returns the number of times that the block was [narrowed](Self::narrow). 0 for a block that
+    /// is not a part; an adaptor that returns parts from `allocate` returns blocks of another
+    /// depth.
     #[must_use]
     #[inline]
     pub const fn part_depth(&self) -> u8 {
@@ -333,7 +335,8 @@ impl BlockId {
     }
 }
 
-/// An index into the table of blocks of the resource that made the block. It has no meaning elsewhere.
+/// An index into the table of blocks of the resource that made the block. It has no meaning
+/// elsewhere.
 ///
 /// A slot can be marked as one [of host memory](Self::of_host_memory).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -364,8 +367,8 @@ impl BlockSlot {
     /// Returns this slot with the mark of a block of host memory. A
     /// [`HostMemoryResource`](crate::HostMemoryResource) marks the slots of its blocks.
     ///
-    /// The use table orders the uses of a marked block itself, whatever the resource that a launch names claims
-    /// to track.
+    /// The use table orders the uses of a marked block itself, whatever the resource that a launch
+    /// names claims to track.
     #[must_use]
     #[inline]
     pub const fn of_host_memory(self) -> Self {

@@ -17,8 +17,8 @@ impl ByteRange {
     /// Every address: the range of a use of a whole block, whatever its size is by now.
     pub const WHOLE: Self = Self { start: 0, end: u64::MAX };
 
-    /// Makes the range of `bytes` bytes from the device address `ptr` on. A range that would not end below
-    /// the last two addresses ends there.
+    /// Makes the range of `bytes` bytes from the device address `ptr` on. A range that would not
+    /// end below the last two addresses ends there.
     #[must_use]
     #[inline]
     pub const fn new(ptr: u64, bytes: usize) -> Self {

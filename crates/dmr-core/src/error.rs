@@ -221,7 +221,8 @@ pub enum ResourceError {
         bytes: usize,
     },
 
-    /// The memory of the block cannot be given away, because the driver has no allocation of its own for it.
+    /// The memory of the block cannot be given away, because the driver has no allocation of its
+    /// own for it.
     #[non_exhaustive]
     #[error(
         "{resource} cannot give block {generation} away, which is not an allocation of the driver: copy it to a buffer \
@@ -234,8 +235,8 @@ pub enum ResourceError {
         resource: &'static str,
     },
 
-    /// The upstream resource returned other memory than it was asked for, or than it was given and refused. What it
-    /// was given is still there.
+    /// The upstream resource returned other memory than it was asked for, or than it was given and
+    /// refused. What it was given is still there.
     #[non_exhaustive]
     #[error(
         "`{call}` of the upstream resource returned {returned} instead of {expected}: correct that resource, or \
@@ -337,12 +338,13 @@ pub enum ResourceError {
         call: &'static str,
         /// The `CUresult`.
         code: i32,
-        /// The finding of the simulated driver about the work by which the device was lost; `None` with NVIDIA's
-        /// driver.
+        /// The finding of the simulated driver about the work by which the device was lost; `None`
+        /// with NVIDIA's driver.
         finding: Option<Arc<str>>,
     },
 
-    /// This process is a forked child of the one that opened the device, and CUDA does not survive a fork.
+    /// This process is a forked child of the one that opened the device, and CUDA does not survive
+    /// a fork.
     #[non_exhaustive]
     #[error(
         "device {device_ordinal} was opened before this process was forked, and CUDA does not \
@@ -355,8 +357,8 @@ pub enum ResourceError {
 }
 
 impl ResourceError {
-    /// Returns whether the call could succeed with less memory: if less of it were requested, or more were free. Of the
-    /// device, of the host, or of a budget or a limit.
+    /// Returns whether the call could succeed with less memory: if less of it were requested, or
+    /// more were free. Of the device, of the host, or of a budget or a limit.
     #[must_use]
     pub const fn is_out_of_memory(&self) -> bool {
         match self {
@@ -376,9 +378,9 @@ impl ResourceError {
 
 /// The error of [`deallocate`](crate::DeviceMemoryResource::deallocate), with the block.
 ///
-/// No memory is lost: call `deallocate` again later, or that of the resource that allocated the block. Where a layer
-/// has found that its upstream kept the block and returned another one, the error is a
-/// [`WrongMemory`](ResourceError::WrongMemory), and the other block is inside.
+/// No memory is lost: call `deallocate` again later, or that of the resource that allocated the
+/// block. Where a layer has found that its upstream kept the block and returned another one, the
+/// error is a [`WrongMemory`](ResourceError::WrongMemory), and the other block is inside.
 #[derive(Debug, thiserror::Error)]
 #[error("{block} could not be deallocated: {error}")]
 #[non_exhaustive]

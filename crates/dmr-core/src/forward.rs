@@ -1,10 +1,11 @@
 //! The macro by which adaptors forward methods to their upstream resource.
 
-/// Writes the named methods of an `impl DeviceMemoryResource`: each calls the same method of the resource in a field,
-/// or of the one that a method returns.
+/// Writes the named methods of an `impl DeviceMemoryResource`: each calls the same method of the
+/// resource in a field, or of the one that a method returns.
 ///
-/// With `#[deny(clippy::missing_trait_methods)]` on the `impl`, clippy reports a method that is neither named here nor
-/// written out. A method with a default, such as `use_tracking`, would otherwise hide what upstream can do.
+/// With `#[deny(clippy::missing_trait_methods)]` on the `impl`, clippy reports a method that is
+/// neither named here nor written out. A method with a default, such as `use_tracking`, would
+/// otherwise hide what upstream can do.
 ///
 /// ```
 /// use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, ResourceResult, StreamId, forward};
@@ -28,8 +29,8 @@
 ///
 ///     // `forward!(upstream(): ...)` calls a method `upstream` instead.
 ///     forward!(
-///         upstream: deallocate, give_away, try_grow, is_retired, device_ordinal, stream_pool, bytes_outstanding, usage,
-///         try_reap, reap_pending, trim_to, allow_access, use_tracking, virtual_memory,
+///         upstream: deallocate, give_away, try_grow, is_retired, device_ordinal, stream_pool,
+///         bytes_outstanding, usage, try_reap, reap_pending, trim_to, allow_access, use_tracking, virtual_memory,
 ///     );
 /// }
 /// ```

@@ -8,8 +8,8 @@ use crate::{DeviceBlock, StreamId};
 /// Device memory that the driver allocated, and that no resource has any more:
 /// [`give_away`](crate::DeviceMemoryResource::give_away) returns it.
 ///
-/// `cuMemFreeAsync` and `cuMemFree` accept its address. Linear: neither `Clone` nor `Copy`. Dropping it leaks the
-/// memory.
+/// `cuMemFreeAsync` and `cuMemFree` accept its address. Linear: neither `Clone` nor `Copy`.
+/// Dropping it leaks the memory.
 #[must_use = "dropping it leaks the memory: free it with the driver"]
 #[derive(PartialEq, Eq)]
 pub struct DriverAllocation {
@@ -24,9 +24,10 @@ impl DriverAllocation {
     ///
     /// # Safety
     ///
-    /// The driver allocated memory at the block's address, with `cuMemAlloc`, `cuMemAllocAsync` or from a pool of the
-    /// driver, and nothing else frees it. Work that is submitted to the block's home stream from now on comes after all
-    /// uses of the block that were recorded, and no more can be.
+    /// The driver allocated memory at the block's address, with `cuMemAlloc`, `cuMemAllocAsync` or
+    /// from a pool of the driver, and nothing else frees it. Work that is submitted to the block's
+    /// home stream from now on comes after all uses of the block that were recorded, and no more
+    /// can be.
     #[allow(unsafe_code, reason = "a claim about device memory")]
     pub const unsafe fn from_block(block: DeviceBlock) -> Self {
         Self {

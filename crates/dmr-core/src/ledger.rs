@@ -17,12 +17,12 @@ const SEQ_BITS: u32 = 52;
 /// The id of a use: the slot of its stream and its sequence number there.
 ///
 /// The slot stands for the stream and not for a lease of it: two leases of one slot are one CUDA
-/// stream, on which work is ordered without an event. A ledger belongs to one stream pool, so the slot
-/// is enough.
+/// stream, on which work is ordered without an event. A ledger belongs to one stream pool, so the
+/// slot is enough.
 ///
-/// Sequence numbers begin at 1. The number of a use is taken after its work was submitted and before an
-/// event is recorded for it: so a use comes after every use of its stream with a smaller number,
-/// whichever thread commits first.
+/// Sequence numbers begin at 1. The number of a use is taken after its work was submitted and
+/// before an event is recorded for it: so a use comes after every use of its stream with a smaller
+/// number, whichever thread commits first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UseId(u64);
 
@@ -30,8 +30,9 @@ impl UseId {
     /// The largest sequence number.
     pub const MAX_SEQ: u64 = (1 << SEQ_BITS) - 1;
 
-    /// Makes the id of use number `seq` of the stream in `slot`. A number above [`MAX_SEQ`](Self::MAX_SEQ)
-    /// becomes `MAX_SEQ`, which a stream reaches after 52 days at one use per nanosecond.
+    /// Makes the id of use number `seq` of the stream in `slot`. A number above
+    /// [`MAX_SEQ`](Self::MAX_SEQ) becomes `MAX_SEQ`, which a stream reaches after 52 days at one
+    /// use per nanosecond.
     #[must_use]
     #[inline]
     pub const fn new(slot: usize, seq: u64) -> Self {
@@ -81,8 +82,8 @@ impl fmt::Debug for UseId {
     }
 }
 
-/// The uses of one block that later uses may have to wait for: the last write, and the latest read of
-/// each stream since that write.
+/// The uses of one block that later uses may have to wait for: the last write, and the latest read
+/// of each stream since that write.
 ///
 /// Every method keeps this invariant:
 ///
@@ -91,18 +92,19 @@ impl fmt::Debug for UseId {
 ///
 /// Two rules keep it:
 ///
-/// - A read replaces the earlier read *of its own stream*, because stream order puts the one after the
-///   other. It never replaces another stream's read: two reads are not ordered, so the second reader
-///   would hide the first.
+/// - A read replaces the earlier read *of its own stream*, because stream order puts the one after
+///   the other. It never replaces another stream's read: two reads are not ordered, so the second
+///   reader would hide the first.
 /// - A write replaces all entries, because its stream has waited for all of them.
 ///
-/// The caller is responsible for the second rule. It queues the waits that [`waits`](Self::waits) returns
-/// on the stream *before it records the event of the entry*, and commits no conflicting use of
-/// another stream in between (an open window refuses it). A use that is declared
-/// only after its work was submitted needs the same waits, between the work and the event.
+/// The caller is responsible for the second rule. It queues the waits that [`waits`](Self::waits)
+/// returns on the stream *before it records the event of the entry*, and commits no conflicting use
+/// of another stream in between (an open window refuses it). A use that is declared only after its
+/// work was submitted needs the same waits, between the work and the event.
 ///
-/// By the second half of the invariant, a wait for a read includes the write before it: a stream that
-/// waits for one of the reads, or has made one, comes after the write and does not wait for it again.
+/// By the second half of the invariant, a wait for a read includes the write before it: a stream
+/// that waits for one of the reads, or has made one, comes after the write and does not wait for it
+/// again.
 ///
 /// However many uses happen, there are at most as many entries as streams, plus one.
 #[derive(Clone, Debug, Default)]
@@ -127,8 +129,8 @@ impl Ledger {
         Self { last_write: Some(home), reads: SmallVec::new() }
     }
 
-    /// Makes this the ledger that [`allocated`](Self::allocated) returns, and keeps its memory on the host
-    /// heap for the next block.
+    /// Makes this the ledger that [`allocated`](Self::allocated) returns, and keeps its memory on
+    /// the host heap for the next block.
     #[inline(always)]
     pub fn restart(&mut self, home: UseId) {
         self.forget();
@@ -160,8 +162,8 @@ impl Ledger {
         reads.iter().copied().chain(write).filter(move |entry| entry.slot() != slot)
     }
 
-    /// Calls `visit` with each use that [`waits`](Self::waits) returns; faster in the common case of no
-    /// read since the last write.
+    /// Calls `visit` with each use that [`waits`](Self::waits) returns; faster in the common case
+    /// of no read since the last write.
     #[inline(always)]
     pub fn visit_waits(&self, slot: usize, access: Access, mut visit: impl FnMut(UseId)) {
         if !self.reads.is_empty() {
@@ -171,8 +173,8 @@ impl Ledger {
         }
     }
 
-    /// Returns the uses, of all streams, that the free of the block must come after: the latest read of
-    /// every stream, or the last write if there is no read since.
+    /// Returns the uses, of all streams, that the free of the block must come after: the latest
+    /// read of every stream, or the last write if there is no read since.
     ///
     /// If all of them are on one stream, a free queued there waits for no other stream.
     pub fn free_waits(&self) -> impl Iterator<Item = UseId> {
@@ -216,7 +218,8 @@ impl Ledger {
         }
     }
 
-    /// Removes the entries for which `keep` returns `false`: the caller has found that they are done.
+    /// Removes the entries for which `keep` returns `false`: the caller has found that they are
+    /// done.
     pub fn retain(&mut self, mut keep: impl FnMut(UseId) -> bool) {
         self.reads.retain(|read| keep(*read));
         self.last_write = self.last_write.filter(|write| keep(*write));

@@ -1,7 +1,7 @@
 //! Trait, types and errors of stream-ordered GPU device memory. No CUDA in here.
 //!
-//! The crate defines what a device memory resource promises: [`DeviceMemoryResource`], its types and
-//! its errors.
+//! The crate defines what a device memory resource promises: [`DeviceMemoryResource`], its types
+//! and its errors.
 //!
 //! | module | what it holds |
 //! | --- | --- |

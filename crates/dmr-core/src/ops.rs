@@ -48,28 +48,29 @@ pub trait DeviceOps: Debug + Send + Sync {
     /// with a check in progress captures a graph. The results are kept for the next call.
     fn collect(&self) -> ResourceResult<Vec<PatternMismatch>>;
 
-    /// Makes a library stream wait for the work submitted to a block's home stream so far, and returns
-    /// it: for a layer's own work on the block. A user cannot capture that stream, so the work never becomes
-    /// part of a graph, even if the home stream begins to capture. Without library streams
-    /// this is the home stream itself.
+    /// Makes a library stream wait for the work submitted to a block's home stream so far, and
+    /// returns it: for a layer's own work on the block. A user cannot capture that stream, so the
+    /// work never becomes part of a graph, even if the home stream begins to capture. Without
+    /// library streams this is the home stream itself.
     ///
     /// # Errors
     ///
     /// [`StreamMisuse`](crate::ResourceError::StreamMisuse) for a stream of another pool;
-    /// [`StreamCapturing`](crate::ResourceError::StreamCapturing) while the home stream captures a graph;
-    /// driver errors.
+    /// [`StreamCapturing`](crate::ResourceError::StreamCapturing) while the home stream captures a
+    /// graph; driver errors.
     fn library_stream(&self, block: &DeviceBlock) -> ResourceResult<StreamId> {
         Ok(block.alloc_stream())
     }
 
-    /// Makes a block's home stream wait for the work submitted to its library stream so far. Returns
-    /// `false` if the home stream is retired, and so cannot wait.
+    /// Makes a block's home stream wait for the work submitted to its library stream so far.
+    /// Returns `false` if the home stream is retired, and so cannot wait.
     ///
     /// # Errors
     ///
     /// [`StreamMisuse`](crate::ResourceError::StreamMisuse) for a stream of another pool;
-    /// [`StreamCapturing`](crate::ResourceError::StreamCapturing) while the home stream captures a graph;
-    /// driver errors, including if it began to capture during this call, which has ended the capture.
+    /// [`StreamCapturing`](crate::ResourceError::StreamCapturing) while the home stream captures a
+    /// graph; driver errors, including if it began to capture during this call, which has ended the
+    /// capture.
     fn join_home_stream(&self, _block: &DeviceBlock) -> ResourceResult<bool> {
         Ok(true)
     }

@@ -1,10 +1,13 @@
-//! Calls of the program's code whose panics are caught: callbacks, sinks, wakers, observers, resources under a drop.
+//! Calls of the program's code whose panics are caught: callbacks, sinks, wakers, observers,
+//! resources under a drop.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Calls code of the program; `None` if it panics. What the code has left behind after a panic is its own matter.
+/// Calls code of the program; `None` if it panics. What the code has left behind after a panic is
+/// its own matter.
 ///
-/// Nothing of the panic leaves this function: its payload is dropped here, and leaked if its drop panics in turn.
+/// Nothing of the panic leaves this function: its payload is dropped here, and leaked if its drop
+/// panics in turn.
 pub fn catch<T>(call: impl FnOnce() -> T) -> Option<T> {
     let payload = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(value) => return Some(value),

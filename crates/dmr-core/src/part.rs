@@ -7,9 +7,9 @@ use crate::{BlockId, BlockParts, DeviceBlock, DeviceOps, ResourceResult, StreamI
 
 /// A block that was narrowed, until [`restore`](Self::restore) consumes its part.
 ///
-/// Kept by an adaptor that returns a part of a larger block from `allocate`. Its memory stays allocated:
-/// resources refuse the part, so only the restored block can be deallocated or grown. Until then the
-/// whole has read-only methods:
+/// Kept by an adaptor that returns a part of a larger block from `allocate`. Its memory stays
+/// allocated: resources refuse the part, so only the restored block can be deallocated or grown.
+/// Until then the whole has read-only methods:
 ///
 /// ```compile_fail,E0599
 /// # use dmr_core::{DeviceMemoryResource, WholeBlock};
@@ -38,18 +38,18 @@ pub struct WholeBlock {
 const MAX_ALIGNMENT_LOG2: u32 = 21;
 
 impl DeviceBlock {
-    /// Splits the block into its part of `bytes` bytes at `offset`, which can be used like a block, and
-    /// the whole, which consumes the part later.
+    /// Splits the block into its part of `bytes` bytes at `offset`, which can be used like a block,
+    /// and the whole, which consumes the part later.
     ///
     /// The part has the identity of the whole (generation, home stream, tag) and one more
-    /// [`part_depth`](Self::part_depth). A part can be narrowed again. `deallocate` and `try_grow` refuse
-    /// it, except those of the adaptor that returned it from `allocate`:
+    /// [`part_depth`](Self::part_depth). A part can be narrowed again. `deallocate` and `try_grow`
+    /// refuse it, except those of the adaptor that returned it from `allocate`:
     /// [`restore`](WholeBlock::restore) the whole first.
     ///
     /// # Errors
     ///
-    /// The block, unchanged, if the part is empty, not inside of its [`bytes`](Self::bytes), not aligned
-    /// to 256 bytes, or would be narrowed for the 256th time.
+    /// The block, unchanged, if the part is empty, not inside of its [`bytes`](Self::bytes), not
+    /// aligned to 256 bytes, or would be narrowed for the 256th time.
     pub fn narrow(self, offset: usize, bytes: usize) -> Result<(Self, WholeBlock), Self> {
         let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes());
         let ptr = self.ptr().wrapping_add(offset as u64);
@@ -127,8 +127,8 @@ impl WholeBlock {
         ops.library_stream(&self.block)
     }
 
-    /// Makes the call [`check_pattern`](DeviceOps::check_pattern) of `ops` for `range`, in bytes from
-    /// the start of the whole block.
+    /// Makes the call [`check_pattern`](DeviceOps::check_pattern) of `ops` for `range`, in bytes
+    /// from the start of the whole block.
     ///
     /// # Errors
     ///

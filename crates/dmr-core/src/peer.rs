@@ -6,8 +6,8 @@
 pub enum PeerAccess {
     /// It is accessible now, and so is memory that is allocated later.
     Granted,
-    /// It becomes accessible when the context of the other device enables peer access to the context of the
-    /// memory (`cuCtxEnablePeerAccess`). The resource has done nothing.
+    /// It becomes accessible when the context of the other device enables peer access to the
+    /// context of the memory (`cuCtxEnablePeerAccess`). The resource has done nothing.
     ByContext,
 }
 

@@ -18,9 +18,9 @@ pub use closed::ClosedInChild;
 
 /// The process in which a value was made. Stored with the value, it detects a forked child.
 ///
-/// A child has no GPU, and a lock of its parent may be held forever by a thread that the child does not
-/// have. So each type with device memory stores a `Process`, and checks it before it takes a lock or calls
-/// the driver: a call that can fail returns
+/// A child has no GPU, and a lock of its parent may be held forever by a thread that the child does
+/// not have. So each type with device memory stores a `Process`, and checks it before it takes a
+/// lock or calls the driver: a call that can fail returns
 /// [`ForkedProcess`](ResourceError::ForkedProcess), and one that cannot returns zero, `false` or
 /// nothing.
 ///
@@ -32,7 +32,8 @@ pub use closed::ClosedInChild;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 
-/// The number of forks between this process and the ancestor that called [`Process::current`] first.
+/// The number of forks between this process and the ancestor that called [`Process::current`]
+/// first.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 impl Process {
@@ -66,8 +67,8 @@ impl Process {
     }
 }
 
-/// A value that each forked child makes anew, for locks that must work in a child: the parent's lock may be
-/// held by a thread that the child does not have.
+/// A value that each forked child makes anew, for locks that must work in a child: the parent's
+/// lock may be held by a thread that the child does not have.
 pub struct PerProcess<T> {
     make: fn() -> T,
     latest: AtomicPtr<(Process, T)>,
@@ -123,8 +124,8 @@ impl<T> fmt::Debug for PerProcess<T> {
     }
 }
 
-/// A value that is dropped in the process that made it, and leaked in a forked child: for data that threads
-/// change under a lock, which a thread may have been changing at the fork.
+/// A value that is dropped in the process that made it, and leaked in a forked child: for data that
+/// threads change under a lock, which a thread may have been changing at the fork.
 pub struct LeakedInChild<T> {
     made_in: Process,
     value: ManuallyDrop<T>,
@@ -189,8 +190,8 @@ fn watch() {
         FORKS.fetch_add(1, Ordering::Relaxed);
         closed::close_all();
     }
-    // SAFETY: the handler changes atomics and closes files, which is allowed between fork and exec. Without host
-    // memory the call fails, and forks are not detected.
+    // SAFETY: the handler changes atomics and closes files, which is allowed between fork and exec.
+    // Without host memory the call fails, and forks are not detected.
     let _ = unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
 }
 

@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::{AllocTag, ResourceError};
 
-/// The columns of the CSV format, in the order in which they are written. Readers find them by their names in
-/// the header; a trace may have fewer.
+/// The columns of the CSV format, in the order in which they are written. Readers find them by
+/// their names in the header; a trace may have fewer.
 pub const COLUMNS: [&str; 13] = [
     "order",
     "time_ns",
@@ -55,8 +55,8 @@ impl RecordAction {
 /// One call on a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocationRecord {
-    /// The position of the call among the others: rows are written in any order, and a reader sorts them by
-    /// this number. In a log it is the time stamp.
+    /// The position of the call among the others: rows are written in any order, and a reader sorts
+    /// them by this number. In a log it is the time stamp.
     pub order: u64,
     /// Wall-clock nanoseconds: in a log since the epoch, in a trace since its start.
     pub time_ns: u64,
@@ -64,12 +64,14 @@ pub struct AllocationRecord {
     pub thread: u64,
     /// The method that was called.
     pub action: RecordAction,
-    /// The block's address, or any id that pairs an allocation with its free; 0 where there is no block.
+    /// The block's address, or any id that pairs an allocation with its free; 0 where there is no
+    /// block.
     pub ptr: u64,
-    /// Requested bytes; for a growth, the block's bytes afterwards; for a reap, the bytes that it freed.
+    /// Requested bytes; for a growth, the block's bytes afterwards; for a reap, the bytes that it
+    /// freed.
     pub bytes: u64,
-    /// The stream: in a log the slot of the block's home stream in its pool, for an allocation that failed
-    /// that of the stream of the request, and 0 for a reap.
+    /// The stream: in a log the slot of the block's home stream in its pool, for an allocation that
+    /// failed that of the stream of the request, and 0 for a reap.
     pub stream: u64,
     /// CUDA device ordinal.
     pub device: u32,
@@ -79,8 +81,8 @@ pub struct AllocationRecord {
     pub query_id: u64,
     /// The block's generation; 0 where it is not known.
     pub generation: u64,
-    /// The error of the call; `None` if it succeeded. Boxed, so that the record of a call that succeeded stays
-    /// small.
+    /// The error of the call; `None` if it succeeded. Boxed, so that the record of a call that
+    /// succeeded stays small.
     pub failure: Option<Box<Failure>>,
 }
 
@@ -123,8 +125,8 @@ impl fmt::Display for CsvRow<'_> {
     }
 }
 
-/// Text of numbers, each with a comma after it. A log has millions of rows, and the standard formatting
-/// takes several times as long.
+/// Text of numbers, each with a comma after it. A log has millions of rows, and the standard
+/// formatting takes several times as long.
 struct Numbers {
     /// Large enough for seven numbers of 64 bits, an action and their commas.
     text: [u8; 192],

@@ -44,8 +44,8 @@ pub struct SharedShortage {
 }
 
 /// The state of a pool that has no free chunk for a request: part of
-/// [`OutOfMemory`](crate::ResourceError::OutOfMemory). All sizes are bytes, rounded up as the pool cuts
-/// chunks.
+/// [`OutOfMemory`](crate::ResourceError::OutOfMemory). All sizes are bytes, rounded up as the pool
+/// cuts chunks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolShortage {
     /// Reserved from upstream.

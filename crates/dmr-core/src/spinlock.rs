@@ -11,14 +11,15 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A lock for data that threads access for some nanoseconds at a time, and rarely at the same time: one
-/// block's use slot, one stream's events, a pool's memory of one stream.
+/// A lock for data that threads access for some nanoseconds at a time, and rarely at the same time:
+/// one block's use slot, one stream's events, a pool's memory of one stream.
 ///
-/// Never hold it during a driver call, or anything else that may take long: a thread that waits for it does
-/// not sleep, but tries again and again, and yields in between. So unlocking is a plain store, which wakes
-/// no thread.
+/// Never hold it during a driver call, or anything else that may take long: a thread that waits for
+/// it does not sleep, but tries again and again, and yields in between. So unlocking is a plain
+/// store, which wakes no thread.
 ///
-/// A panic unlocks it, and does not poison it: the data must be consistent between any two statements.
+/// A panic unlocks it, and does not poison it: the data must be consistent between any two
+/// statements.
 // In this order, so that the lock and the first fields of the value share a cache line.
 #[derive(Default)]
 #[repr(C)]
@@ -30,9 +31,9 @@ pub struct SpinLock<T> {
 // SAFETY: one thread at a time accesses the value, and it may be any thread.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
-/// Waits before the next look at a value that another thread is about to change: longer, the more looks there
-/// were, at most some 50 microseconds. It sleeps in the end, because a thread of higher priority could keep the
-/// other one from running.
+/// Waits before the next look at a value that another thread is about to change: longer, the more
+/// looks there were, at most some 50 microseconds. It sleeps in the end, because a thread of higher
+/// priority could keep the other one from running.
 #[cfg(not(loom))]
 pub fn pause(looks: u32) {
     match looks {
@@ -53,7 +54,8 @@ pub struct SpinLockGuard<'l, T> {
     lock: &'l SpinLock<T>,
 }
 
-// SAFETY: a shared reference gives access to `&T` only. (Unlocking on another thread is sound, too.)
+// SAFETY: a shared reference gives access to `&T` only. (Unlocking on another thread is sound,
+// too.)
 unsafe impl<T: Sync> Sync for SpinLockGuard<'_, T> {}
 
 impl<T> SpinLock<T> {
@@ -84,8 +86,8 @@ impl<T> SpinLock<T> {
         self.try_acquire().then(|| SpinLockGuard { lock: self })
     }
 
-    /// Locks as [`lock`](Self::lock) does, but returns `None` once `may_unlock` returns `false`: then the lock may
-    /// never be unlocked.
+    /// Locks as [`lock`](Self::lock) does, but returns `None` once `may_unlock` returns `false`:
+    /// then the lock may never be unlocked.
     #[inline(always)]
     pub fn lock_while(&self, may_unlock: impl Fn() -> bool) -> Option<SpinLockGuard<'_, T>> {
         if may_unlock() && (self.try_acquire() || self.acquire_while(may_unlock)) {
@@ -112,8 +114,8 @@ impl<T> SpinLock<T> {
     ///
     /// # Safety
     ///
-    /// A thread has [left it locked](SpinLockGuard::leave_locked), or made it so. What that thread has written
-    /// happens before this call, and this is the only call for that.
+    /// A thread has [left it locked](SpinLockGuard::leave_locked), or made it so. What that thread
+    /// has written happens before this call, and this is the only call for that.
     #[inline]
     #[must_use]
     pub unsafe fn resume(&self) -> SpinLockGuard<'_, T> {
@@ -134,8 +136,8 @@ impl<T> SpinLock<T> {
         loop {
             pause(attempts);
             attempts += 1;
-            // A load slows the holder less than an exchange. (In loom, a thread could load an old value
-            // for ever.)
+            // A load slows the holder less than an exchange. (In loom, a thread could load an old
+            // value for ever.)
             let may_be_free = cfg!(loom) || !self.is_locked.load(Ordering::Relaxed);
             if may_be_free && self.try_acquire() {
                 return;
@@ -255,8 +257,8 @@ mod loom_tests {
         });
     }
 
-    /// As in the use table, where the lock of a free slot is left locked: a thread that looks for the block
-    /// that was there returns, and has not unlocked the slot for two others.
+    /// As in the use table, where the lock of a free slot is left locked: a thread that looks for
+    /// the block that was there returns, and has not unlocked the slot for two others.
     #[test]
     fn a_late_thread_does_not_unlock_what_is_left_locked() {
         type Shared = (SpinLock<loom::cell::UnsafeCell<usize>>, AtomicUsize);

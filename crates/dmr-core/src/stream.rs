@@ -25,8 +25,8 @@ impl StreamId {
     /// A call resolves it on entry and never stores it. It is *not* CUDA's legacy null stream.
     pub const DEFAULT: Self = Self(0);
 
-    /// An id that no pool issues. In messages it names a stream that was refused before it got an id.
-    /// Every pool refuses it.
+    /// An id that no pool issues. In messages it names a stream that was refused before it got an
+    /// id. Every pool refuses it.
     pub const UNISSUED: Self = Self(u64::MAX);
 
     /// The maximum number of slots of a pool.

@@ -1,12 +1,14 @@
-//! Locks of the standard library without poison: one place that says why a panic under a lock is harmless.
+//! Locks of the standard library without poison: one place that says why a panic under a lock is
+//! harmless.
 //!
-//! A lock is poisoned when a thread panics while it holds it. The crates of this project ignore that. No code
-//! of theirs panics between two steps of a change: libraries do not unwrap, and the code of a user (an
-//! upstream resource, a callback, a sink) is called either without a lock, or where the data under the lock
-//! is consistent should the call panic. To refuse every later call would instead turn one caught panic into
-//! memory that is never freed.
+//! A lock is poisoned when a thread panics while it holds it. The crates of this project ignore
+//! that. No code of theirs panics between two steps of a change: libraries do not unwrap, and the
+//! code of a user (an upstream resource, a callback, a sink) is called either without a lock, or
+//! where the data under the lock is consistent should the call panic. To refuse every later call
+//! would instead turn one caught panic into memory that is never freed.
 //!
-//! Code that calls foreign code under a lock keeps to this: finish each change before the next call.
+//! Code that calls foreign code under a lock keeps to this: finish each change before the next
+//! call.
 
 use std::sync::{
     LockResult, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
@@ -25,7 +27,8 @@ pub fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     unless_held(mutex.try_lock())
 }
 
-/// Locks a value for reading, even if it is poisoned; returns `None` if another thread writes it, or waits to.
+/// Locks a value for reading, even if it is poisoned; returns `None` if another thread writes it,
+/// or waits to.
 #[inline]
 pub fn try_read<T: ?Sized>(lock: &RwLock<T>) -> Option<RwLockReadGuard<'_, T>> {
     unless_held(lock.try_read())
@@ -58,8 +61,8 @@ pub fn write<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     ignore_poison(lock.write())
 }
 
-/// Returns what a lock, or a wait on a condition variable, returns, even if the lock is poisoned. Works for
-/// loom's primitives as well.
+/// Returns what a lock, or a wait on a condition variable, returns, even if the lock is poisoned.
+/// Works for loom's primitives as well.
 #[inline]
 pub fn ignore_poison<G>(result: LockResult<G>) -> G {
     result.unwrap_or_else(PoisonError::into_inner)

@@ -9,8 +9,8 @@ use crate::sync::lock;
 
 /// The purpose of an allocation: "hash-table", "kv-cache".
 ///
-/// `Copy`, two words. A name that is a literal needs no call at run time ([`AllocTag::new`]); names made at
-/// run time are interned once ([`AllocTag::intern`]). Tags compare by name.
+/// `Copy`, two words. A name that is a literal needs no call at run time ([`AllocTag::new`]); names
+/// made at run time are interned once ([`AllocTag::intern`]). Tags compare by name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AllocTag(&'static str);
 
@@ -25,7 +25,8 @@ impl AllocTag {
     /// The maximum number of different names that a process can intern.
     pub const MAX_INTERNED: usize = 1 << 16;
 
-    /// The maximum length of an interned name, in bytes; a longer one is cut at a character boundary.
+    /// The maximum length of an interned name, in bytes; a longer one is cut at a character
+    /// boundary.
     pub const MAX_LEN: usize = 128;
 
     /// Makes a tag from a literal.
@@ -36,8 +37,8 @@ impl AllocTag {
 
     /// Returns a tag whose name is made at run time.
     ///
-    /// The first call for a name copies it and keeps the copy for the life of the process. Every call
-    /// takes a lock: keep the tag rather than calling again. The process keeps at most
+    /// The first call for a name copies it and keeps the copy for the life of the process. Every
+    /// call takes a lock: keep the tag rather than calling again. The process keeps at most
     /// [`MAX_INTERNED`](Self::MAX_INTERNED) names of [`MAX_LEN`](Self::MAX_LEN) bytes; after that,
     /// new names become [`AllocTag::OTHER`]. A forked child starts with none.
     #[must_use]

@@ -8,19 +8,19 @@ use crate::{
 /// Orders the uses of a resource's blocks on any stream of its pool:
 /// [`use_tracking`](DeviceMemoryResource::use_tracking).
 ///
-/// A use is *prepared* before its work is submitted, and *finished* afterwards, or *cancelled* if nothing
-/// was submitted. Its window is open in between: no other stream can prepare a use that conflicts.
+/// A use is *prepared* before its work is submitted, and *finished* afterwards, or *cancelled* if
+/// nothing was submitted. Its window is open in between: no other stream can prepare a use that
+/// conflicts.
 pub trait UseTracking {
-    /// Makes the stream of `tokens` wait for what the uses must come after, opens a window for each, and
-    /// adds the windows to `tokens`: all of them, or none.
+    /// Makes the stream of `tokens` wait for what the uses must come after, opens a window for
+    /// each, and adds the windows to `tokens`: all of them, or none.
     ///
     /// # Errors
     ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse);
-    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a stale id;
-    /// [`WindowConflict`](ResourceError::WindowConflict) while another stream has a conflicting window
-    /// open; [`StreamCapturing`](ResourceError::StreamCapturing); [`Driver`](ResourceError::Driver). No
-    /// uses are no error.
+    /// [`StreamMisuse`](ResourceError::StreamMisuse); [`UseAfterFree`](ResourceError::UseAfterFree)
+    /// for a stale id; [`WindowConflict`](ResourceError::WindowConflict) while another stream has a
+    /// conflicting window open; [`StreamCapturing`](ResourceError::StreamCapturing);
+    /// [`Driver`](ResourceError::Driver). No uses are no error.
     fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()>;
 
     /// Records the uses, whose work has been submitted by now, with at most one event, closes their
@@ -28,10 +28,12 @@ pub trait UseTracking {
     ///
     /// # Errors
     ///
-    /// As [`prepare`](Self::prepare); later uses wait for the work all the same. No uses are no error.
+    /// As [`prepare`](Self::prepare); later uses wait for the work all the same. No uses are no
+    /// error.
     fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()>;
 
-    /// Closes windows without recording a use, for work that was not submitted, and removes them from `tokens`.
+    /// Closes windows without recording a use, for work that was not submitted, and removes them
+    /// from `tokens`.
     ///
     /// # Errors
     ///
@@ -39,8 +41,8 @@ pub trait UseTracking {
     fn cancel(&self, tokens: &mut UseTokens) -> ResourceResult<()>;
 }
 
-/// The steps of a use on a resource that may or may not track uses. If it does not, every use returns
-/// [`StreamMisuse`](ResourceError::StreamMisuse).
+/// The steps of a use on a resource that may or may not track uses. If it does not, every use
+/// returns [`StreamMisuse`](ResourceError::StreamMisuse).
 pub trait UseTrackingExt: DeviceMemoryResource {
     /// Returns whether uses on other streams than the home stream can be declared.
     fn supports_block_use_tracking(&self) -> bool {
@@ -51,8 +53,8 @@ pub trait UseTrackingExt: DeviceMemoryResource {
     ///
     /// # Errors
     ///
-    /// As [`UseTracking::prepare`]; [`StreamMisuse`](ResourceError::StreamMisuse) if the resource does not
-    /// track uses.
+    /// As [`UseTracking::prepare`]; [`StreamMisuse`](ResourceError::StreamMisuse) if the resource
+    /// does not track uses.
     #[inline]
     fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
         let mut tokens = UseTokens::new(stream);
@@ -82,8 +84,8 @@ pub trait UseTrackingExt: DeviceMemoryResource {
     ///
     /// # Errors
     ///
-    /// As [`UseTracking::finish`]; [`StreamMisuse`](ResourceError::StreamMisuse) if the resource does not
-    /// track uses.
+    /// As [`UseTracking::finish`]; [`StreamMisuse`](ResourceError::StreamMisuse) if the resource
+    /// does not track uses.
     #[inline]
     fn finish_uses(&self, mut tokens: UseTokens) -> ResourceResult<()> {
         match self.use_tracking() {
@@ -106,8 +108,9 @@ pub trait UseTrackingExt: DeviceMemoryResource {
 
     /// Records work that was already submitted to `stream`, and that reads and writes the block.
     ///
-    /// The caller has ordered the work after the earlier uses of the block. The stream waits for them here
-    /// all the same, after the work, so that a wait for the recorded use is a wait for every earlier use.
+    /// The caller has ordered the work after the earlier uses of the block. The stream waits for
+    /// them here all the same, after the work, so that a wait for the recorded use is a wait for
+    /// every earlier use.
     ///
     /// # Errors
     ///

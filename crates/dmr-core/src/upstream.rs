@@ -1,8 +1,10 @@
-//! Checks of the blocks that an upstream resource returns, for resources that rely on what a block is.
+//! Checks of the blocks that an upstream resource returns, for resources that rely on what a block
+//! is.
 //!
-//! [`DeviceMemoryResource`](crate::DeviceMemoryResource) is a safe trait: an implementation may return any block that
-//! it has. A resource that keeps books of its own for a block, or makes it again with
-//! [`from_parts`](DeviceBlock::from_parts), compares the block with the one that it expects.
+//! [`DeviceMemoryResource`](crate::DeviceMemoryResource) is a safe trait: an implementation may
+//! return any block that it has. A resource that keeps books of its own for a block, or makes it
+//! again with [`from_parts`](DeviceBlock::from_parts), compares the block with the one that it
+//! expects.
 
 use std::fmt;
 
@@ -46,12 +48,14 @@ impl PassedBlock {
         Self { id, bytes, tag: block.tag(), part_depth: block.part_depth() }
     }
 
-    /// Returns the refusal of `call`, which the block was passed to, if it contains the passed block.
+    /// Returns the refusal of `call`, which the block was passed to, if it contains the passed
+    /// block.
     ///
     /// # Errors
     ///
-    /// Upstream has kept the passed block, whose memory may be in use there, and returned another one. That is in the
-    /// error, a [`WrongMemory`](ResourceError::WrongMemory): it belongs to the caller.
+    /// Upstream has kept the passed block, whose memory may be in use there, and returned another
+    /// one. That is in the error, a [`WrongMemory`](ResourceError::WrongMemory): it belongs to the
+    /// caller.
     pub fn check(
         self,
         call: &'static str,
@@ -75,9 +79,10 @@ impl fmt::Display for PassedBlock {
     }
 }
 
-/// Returns an error unless this is the block that `allocate(bytes, home, ..)` of a resource on the stream pool of `home`
-/// returns: of this size and home stream. A stream names its pool, and so the device. The alignment needs no
-/// check: each block is aligned to [`BLOCK_ALIGNMENT`](crate::size::BLOCK_ALIGNMENT).
+/// Returns an error unless this is the block that `allocate(bytes, home, ..)` of a resource on the
+/// stream pool of `home` returns: of this size and home stream. A stream names its pool, and so the
+/// device. The alignment needs no check: each block is aligned to
+/// [`BLOCK_ALIGNMENT`](crate::size::BLOCK_ALIGNMENT).
 ///
 /// # Errors
 ///

@@ -2,17 +2,18 @@
 
 /// The bytes that a resource has allocated and reserved.
 ///
-/// Exact while no call is in progress, after any number of threads: then `total_allocated - total_freed` is
-/// [`outstanding`](Self::outstanding).
+/// Exact while no call is in progress, after any number of threads: then
+/// `total_allocated - total_freed` is [`outstanding`](Self::outstanding).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
     /// Requested bytes of live blocks.
     pub live: u64,
-    /// Requested bytes of retired blocks: deallocated, and not freed because device work may use them.
+    /// Requested bytes of retired blocks: deallocated, and not freed because device work may use
+    /// them.
     pub retired: u64,
-    /// Bytes that this resource and its upstream have reserved from the driver, in use or not. If several
-    /// resources share an upstream, each of them includes all bytes of the upstream.
+    /// Bytes that this resource and its upstream have reserved from the driver, in use or not. If
+    /// several resources share an upstream, each of them includes all bytes of the upstream.
     pub reserved: u64,
     /// Requested bytes of all successful allocations so far. Never decreases.
     pub total_allocated: u64,

@@ -1,4 +1,5 @@
-//! Reads and writes of a block by device work, and the tokens between preparing and finishing a use.
+//! Reads and writes of a block by device work, and the tokens between preparing and finishing a
+//! use.
 
 use smallvec::SmallVec;
 
@@ -115,7 +116,8 @@ impl UseToken {
         }
     }
 
-    /// Returns the number by which the resource finds the window among the open windows of the block.
+    /// Returns the number by which the resource finds the window among the open windows of the
+    /// block.
     #[must_use]
     #[inline]
     pub const fn ticket(&self) -> u32 {
@@ -126,8 +128,8 @@ impl UseToken {
 /// The open windows of one launch, on one stream.
 ///
 /// Linear: [`UseTracking::finish`](crate::UseTracking::finish) or
-/// [`cancel`](crate::UseTracking::cancel) closes the windows. Dropping it instead can leak the blocks, never
-/// corrupt them. Only a resource can add a window, which is `unsafe`:
+/// [`cancel`](crate::UseTracking::cancel) closes the windows. Dropping it instead can leak the
+/// blocks, never corrupt them. Only a resource can add a window, which is `unsafe`:
 ///
 /// ```compile_fail,E0133
 /// # use dmr_core::{Access, BlockId, StreamId, UseTokens};
@@ -147,22 +149,23 @@ pub struct UseTokens {
 const _: () = assert!(size_of::<UseTokens>() <= 152);
 
 impl UseTokens {
-    /// Makes tokens without windows, for `stream`. Up to 8 windows need no allocation on the host heap.
+    /// Makes tokens without windows, for `stream`. Up to 8 windows need no allocation on the host
+    /// heap.
     #[inline]
     pub fn new(stream: StreamId) -> Self {
         Self { stream, tokens: SmallVec::new() }
     }
 
-    /// Adds a window that is open on [`stream`](Self::stream). `ticket` is the number by which the resource
-    /// that opened the window finds it among the open windows of the block; the upper bits of a number above
-    /// [`MAX_TICKET`](UseToken::MAX_TICKET) are lost.
+    /// Adds a window that is open on [`stream`](Self::stream). `ticket` is the number by which the
+    /// resource that opened the window finds it among the open windows of the block; the upper bits
+    /// of a number above [`MAX_TICKET`](UseToken::MAX_TICKET) are lost.
     ///
     /// # Safety
     ///
-    /// The caller is that resource, has just opened the window on this stream, and adds it once. A token
-    /// closes its window, and only the window prevents memory from being freed, or read and written by the
-    /// host, while the device uses it. The caller may also be a resource that has no memory, or no windows,
-    /// so that nothing depends on the token.
+    /// The caller is that resource, has just opened the window on this stream, and adds it once. A
+    /// token closes its window, and only the window prevents memory from being freed, or read and
+    /// written by the host, while the device uses it. The caller may also be a resource that has no
+    /// memory, or no windows, so that nothing depends on the token.
     #[inline]
     #[allow(unsafe_code, reason = "opening windows is what a resource does")]
     pub unsafe fn push(&mut self, block: BlockId, access: Access, ticket: u32) {
@@ -184,8 +187,8 @@ impl UseTokens {
         self.stream
     }
 
-    /// Replaces the stream of the launch, for a resource that has resolved it. Returns `false`, and changes
-    /// nothing, if a window is open on another stream.
+    /// Replaces the stream of the launch, for a resource that has resolved it. Returns `false`, and
+    /// changes nothing, if a window is open on another stream.
     #[must_use]
     #[inline]
     pub fn resolve(&mut self, stream: StreamId) -> bool {

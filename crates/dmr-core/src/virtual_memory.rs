@@ -7,19 +7,19 @@ use crate::{AllocTag, ResourceError, ResourceResult};
 
 /// The driver's virtual memory management, for a pool that maps memory itself.
 ///
-/// All sizes and addresses, in bytes, are multiples of [`granularity`](Self::granularity). The driver
-/// takes tens of microseconds to create, map, unmap or destroy a piece of memory, nearly independent of
-/// its size: a few large pieces cost less than many small ones.
+/// All sizes and addresses, in bytes, are multiples of [`granularity`](Self::granularity). The
+/// driver takes tens of microseconds to create, map, unmap or destroy a piece of memory, nearly
+/// independent of its size: a few large pieces cost less than many small ones.
 ///
 /// No call waits for the device, and none is ordered on a stream: the caller of
 /// [`unmap`](Self::unmap) makes sure that the work is done.
 ///
 /// On a lost device, reserving, creating and mapping return
-/// [`DeviceLost`](ResourceError::DeviceLost), and the calls that undo them succeed. In a forked child
-/// every call returns [`ForkedProcess`](ResourceError::ForkedProcess).
+/// [`DeviceLost`](ResourceError::DeviceLost), and the calls that undo them succeed. In a forked
+/// child every call returns [`ForkedProcess`](ResourceError::ForkedProcess).
 ///
-/// An adaptor that forwards it passes every call to its upstream. An adaptor that charges for memory
-/// charges [`create`](Self::create) and credits [`destroy`](Self::destroy).
+/// An adaptor that forwards it passes every call to its upstream. An adaptor that charges for
+/// memory charges [`create`](Self::create) and credits [`destroy`](Self::destroy).
 pub trait VirtualMemory: Debug + Send + Sync {
     /// Returns the granularity of sizes and addresses: bytes, a power of two.
     fn granularity(&self) -> u64;
@@ -28,27 +28,27 @@ pub trait VirtualMemory: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`InvalidSize`](ResourceError::InvalidSize) for zero and for a size that is not a multiple of the
-    /// granularity; [`Driver`](ResourceError::Driver), including if no addresses are left.
+    /// [`InvalidSize`](ResourceError::InvalidSize) for zero and for a size that is not a multiple
+    /// of the granularity; [`Driver`](ResourceError::Driver), including if no addresses are left.
     fn reserve(&self, bytes: u64) -> ResourceResult<AddressRange>;
 
     /// Releases all addresses of a range. Nothing may be mapped in it.
     ///
     /// # Errors
     ///
-    /// [`Driver`](ResourceError::Driver), including if something is still mapped. The error contains the
-    /// range, and nothing has changed.
+    /// [`Driver`](ResourceError::Driver), including if something is still mapped. The error
+    /// contains the range, and nothing has changed.
     fn release(&self, range: AddressRange) -> Result<(), Box<ReleaseError>>;
 
     /// Creates `bytes` bytes of device memory, without an address and with undefined content.
     ///
-    /// Only this call takes memory from the device: it is what a budget bounds, and what `reserved` of
-    /// [`usage`](crate::DeviceMemoryResource::usage) counts.
+    /// Only this call takes memory from the device: it is what a budget bounds, and what `reserved`
+    /// of [`usage`](crate::DeviceMemoryResource::usage) counts.
     ///
     /// # Errors
     ///
-    /// [`InvalidSize`](ResourceError::InvalidSize) as [`reserve`](Self::reserve), and for more than the
-    /// device has; [`OutOfMemory`](ResourceError::OutOfMemory),
+    /// [`InvalidSize`](ResourceError::InvalidSize) as [`reserve`](Self::reserve), and for more than
+    /// the device has; [`OutOfMemory`](ResourceError::OutOfMemory),
     /// [`OutOfBudget`](ResourceError::OutOfBudget); [`Driver`](ResourceError::Driver). Nothing has
     /// changed.
     fn create(&self, bytes: u64, tag: AllocTag) -> ResourceResult<PhysicalMemory>;
@@ -58,19 +58,19 @@ pub trait VirtualMemory: Debug + Send + Sync {
     /// # Errors
     ///
     /// [`StillMapped`](ResourceError::StillMapped);
-    /// [`ForeignMemory`](ResourceError::ForeignMemory); [`Driver`](ResourceError::Driver). The error
-    /// contains the memory, and nothing has changed.
+    /// [`ForeignMemory`](ResourceError::ForeignMemory); [`Driver`](ResourceError::Driver). The
+    /// error contains the memory, and nothing has changed.
     fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<DestroyError>>;
 
     /// Maps all of `memory` at `address`, where the device can then read and write it.
     ///
-    /// The addresses belong to one range of [`reserve`](Self::reserve), and nothing is mapped there.
-    /// The same memory may be mapped at several addresses, also while work uses it.
+    /// The addresses belong to one range of [`reserve`](Self::reserve), and nothing is mapped
+    /// there. The same memory may be mapped at several addresses, also while work uses it.
     ///
     /// # Errors
     ///
-    /// [`ForeignMemory`](ResourceError::ForeignMemory); [`Driver`](ResourceError::Driver). The memory
-    /// is not mapped there, and a later call may map there.
+    /// [`ForeignMemory`](ResourceError::ForeignMemory); [`Driver`](ResourceError::Driver). The
+    /// memory is not mapped there, and a later call may map there.
     fn map(&self, memory: &PhysicalMemory, address: u64) -> ResourceResult<()>;
 
     /// Unmaps `memory` at `address`, where [`map`](Self::map) mapped it.
@@ -79,8 +79,8 @@ pub trait VirtualMemory: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`ForeignMemory`](ResourceError::ForeignMemory); [`Driver`](ResourceError::Driver). The memory
-    /// is still mapped there.
+    /// [`ForeignMemory`](ResourceError::ForeignMemory); [`Driver`](ResourceError::Driver). The
+    /// memory is still mapped there.
     fn unmap(&self, memory: &PhysicalMemory, address: u64) -> ResourceResult<()>;
 }
 
@@ -157,8 +157,8 @@ impl PhysicalMemory {
         Self { handle, bytes, tag, device_ordinal: device_ordinal as u16 }
     }
 
-    /// Returns the handle (a `CUmemGenericAllocationHandle`), which is unique among the memory that the
-    /// same resource has created and not destroyed.
+    /// Returns the handle (a `CUmemGenericAllocationHandle`), which is unique among the memory that
+    /// the same resource has created and not destroyed.
     #[must_use]
     pub const fn handle(&self) -> u64 {
         self.handle

@@ -9,8 +9,8 @@ use dmr_streams::{Device, StreamGuard};
 
 use crate::AsyncConfig;
 
-/// A memory pool of the driver. Captures of other streams forbid all calls on it to a thread that is not in
-/// relaxed mode. Dropping it does not wait: the driver keeps memory that is still in use.
+/// A memory pool of the driver. Captures of other streams forbid all calls on it to a thread that
+/// is not in relaxed mode. Dropping it does not wait: the driver keeps memory that is still in use.
 pub(crate) struct DriverPool {
     device: Device,
     handle: sys::CUmemoryPool,
@@ -93,8 +93,8 @@ impl DriverPool {
         stream.call_relaxed(free).map_err(|error| self.device.driver_error("cuMemFreeAsync", error))
     }
 
-    /// Returns free memory to the device, but keeps `keep_bytes` bytes reserved. Memory whose free has not
-    /// executed yet stays.
+    /// Returns free memory to the device, but keeps `keep_bytes` bytes reserved. Memory whose free
+    /// has not executed yet stays.
     pub(crate) fn trim_to(&self, keep_bytes: u64) -> ResourceResult<()> {
         let keep = usize::try_from(keep_bytes).unwrap_or(usize::MAX);
         // SAFETY: the pool is alive.
@@ -174,8 +174,8 @@ impl Drop for DriverPool {
     }
 }
 
-/// `CUmemPoolProps` in the layout that every driver since CUDA 11.2 reads. The fields in the bindings depend
-/// on their version; the layout does not.
+/// `CUmemPoolProps` in the layout that every driver since CUDA 11.2 reads. The fields in the
+/// bindings depend on their version; the layout does not.
 #[repr(C)]
 struct Properties {
     allocation_type: c_int,

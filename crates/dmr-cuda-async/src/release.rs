@@ -1,8 +1,8 @@
-//! Frees of blocks: on the home stream at once, pending until other streams are known to be done, or on the
-//! reclaim stream, which waits for them.
+//! Frees of blocks: on the home stream at once, pending until other streams are known to be done,
+//! or on the reclaim stream, which waits for them.
 //!
-//! A free on the home stream makes the driver's next allocation there cheap, and it is allowed as soon as
-//! all other streams are done with the block.
+//! A free on the home stream makes the driver's next allocation there cheap, and it is allowed as
+//! soon as all other streams are done with the block.
 
 use dmr_core::{
     BlockId, BlockState, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
@@ -15,12 +15,12 @@ use crate::AsyncCudaResource;
 /// The number of queues of pending blocks that the home streams share.
 pub(crate) const SHARDS: usize = 64;
 
-/// The number of pending blocks that are freed after one became pending. More at a time would make the
-/// driver's next allocations slower.
+/// The number of pending blocks that are freed after one became pending. More at a time would make
+/// the driver's next allocations slower.
 const AT_ONCE: usize = 2;
 
-/// As soon as this many blocks of a home stream are pending, or more bytes than these, half of the blocks
-/// are freed on the reclaim stream.
+/// As soon as this many blocks of a home stream are pending, or more bytes than these, half of the
+/// blocks are freed on the reclaim stream.
 const MOST_PENDING: PendingAmount = PendingAmount { blocks: 128, bytes: 60 << 20 };
 
 /// The most bytes of a block that is kept pending. A larger one is freed on the reclaim stream.
@@ -58,8 +58,8 @@ impl AsyncCudaResource {
     pub(crate) fn release(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
         let retired = RetiredBlock { id: block.id(), bytes: block.bytes() as u64 };
         let RetiredBlock { id, bytes } = retired;
-        // First: another thread may have held a lock when the process was forked. While this is held,
-        // the home stream is not retired.
+        // First: another thread may have held a lock when the process was forked. While this is
+        // held, the home stream is not retired.
         let home = self.streams.enter_home(id.alloc_stream());
         if let Err(forked @ ResourceError::ForkedProcess { .. }) = home {
             return Err(forked);
@@ -99,8 +99,8 @@ impl AsyncCudaResource {
         }
     }
 
-    /// Queues the free of a released block on its home stream, if that is after all its uses, or else on
-    /// the reclaim stream, if it may; returns whether it has.
+    /// Queues the free of a released block on its home stream, if that is after all its uses, or
+    /// else on the reclaim stream, if it may; returns whether it has.
     fn free_now(
         &self,
         retired: RetiredBlock,
@@ -131,8 +131,8 @@ impl AsyncCudaResource {
         // SAFETY: the block was released, so nothing can be submitted for it any more; all that was
         // comes before this on its home stream, or is done.
         let freed = unsafe { self.pool.free(id.ptr(), home) };
-        // The driver refuses to free memory that is not the graph's on a capturing stream, and the capture
-        // goes on: so the stream is looked at only after an error.
+        // The driver refuses to free memory that is not the graph's on a capturing stream, and the
+        // capture goes on: so the stream is looked at only after an error.
         freed.or_else(|error| home.refuse_capture().and(Err(error)))
     }
 
@@ -144,8 +144,8 @@ impl AsyncCudaResource {
         after.add(home, self.uses().submitted(home));
         let reclaim = self.streams.reclaim_stream()?;
         self.uses().wait_on(&reclaim, &after)?;
-        // SAFETY: the block was released, so nothing can be submitted for it any more; the reclaim stream
-        // waits for all that was.
+        // SAFETY: the block was released, so nothing can be submitted for it any more; the reclaim
+        // stream waits for all that was.
         unsafe { self.pool.free(id.ptr(), &reclaim) }
     }
 
@@ -199,7 +199,8 @@ impl AsyncCudaResource {
         self.uses().is_after(home, &pending.after) && !self.uses().has_ended(home)
     }
 
-    /// Frees a pending block, if need be and if it may on the reclaim stream; returns whether it has.
+    /// Frees a pending block, if need be and if it may on the reclaim stream; returns whether it
+    /// has.
     fn try_free(&self, pending: &Pending<RetiredBlock>, reclaim: Reclaim) -> ResourceResult<bool> {
         let Pending { value: RetiredBlock { id, bytes }, after } = pending;
         let home = self.streams.enter_home(id.alloc_stream());

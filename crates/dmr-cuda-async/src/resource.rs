@@ -22,7 +22,8 @@ use crate::driver_pool::{DriverPool, HighWater};
 use crate::release::{RetiredBlock, SHARDS};
 use crate::{AsyncConfig, Diagnostics};
 
-/// The longest time that a trim waits for frees that are queued. Without other work they take microseconds.
+/// The longest time that a trim waits for frees that are queued. Without other work they take
+/// microseconds.
 const FREES_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// The most times that an allocation waits for frees before it is refused.
@@ -33,9 +34,8 @@ const TRIES: usize = 16;
 ///
 /// # When memory is freed
 ///
-/// [`deallocate`](DeviceMemoryResource::deallocate) queues the driver's free and does not wait. The free
-/// is queued on the home stream, where it comes after all work
-/// submitted there.
+/// [`deallocate`](DeviceMemoryResource::deallocate) queues the driver's free and does not wait. The
+/// free is queued on the home stream, where it comes after all work submitted there.
 ///
 /// If other streams have used the block and the home stream has not waited for them, the block is
 /// *retired* until they are known to be done: later frees poll them, once for many blocks.
@@ -51,8 +51,9 @@ const TRIES: usize = 16;
 ///
 /// # When memory is short
 ///
-/// An allocation for which the driver has no memory waits for the frees that are queued, on their home streams
-/// and on the reclaim stream, however long the work before them takes, and is refused only when none is left.
+/// An allocation for which the driver has no memory waits for the frees that are queued, on their
+/// home streams and on the reclaim stream, however long the work before them takes, and is refused
+/// only when none is left.
 ///
 /// # When the device is lost
 ///
@@ -61,8 +62,8 @@ const TRIES: usize = 16;
 ///
 /// # Dropping it
 ///
-/// Does not wait. Retired blocks are freed unless a window is still open; live blocks are leaked: work may
-/// be using them.
+/// Does not wait. Retired blocks are freed unless a window is still open; live blocks are leaked:
+/// work may be using them.
 ///
 /// Make it once and share it. A process in which several threads each made, used and dropped some
 /// was seen to stand still inside the driver (580.159.04), which seems to lose one of its locks.
@@ -157,9 +158,9 @@ impl AsyncCudaResource {
         self.streams.uses()
     }
 
-    /// Allocates from the driver. If it has no memory, frees what is retired; then waits for the frees that
-    /// are queued and trims the driver's pool, as long as there are any; tries again after each. Trims the
-    /// pool again before it refuses.
+    /// Allocates from the driver. If it has no memory, frees what is retired; then waits for the
+    /// frees that are queued and trims the driver's pool, as long as there are any; tries again
+    /// after each. Trims the pool again before it refuses.
     fn take(&self, bytes: usize, stream: &StreamGuard<'_>) -> ResourceResult<u64> {
         let allocate = || self.pool.allocate(bytes, stream);
         const FULL: result::DriverError = result::DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
@@ -189,8 +190,9 @@ impl AsyncCudaResource {
         })
     }
 
-    /// Frees memory that was just allocated, after `refusal` of its stream: if the stream captures a graph, the memory
-    /// belongs to that graph. Returns the refusal, or `Ok` if the memory was not freed and can be used.
+    /// Frees memory that was just allocated, after `refusal` of its stream: if the stream captures
+    /// a graph, the memory belongs to that graph. Returns the refusal, or `Ok` if the memory was
+    /// not freed and can be used.
     fn free_unused(
         &self,
         ptr: u64,
@@ -200,7 +202,8 @@ impl AsyncCudaResource {
         const INVALID_VALUE: i32 = CUresult::CUDA_ERROR_INVALID_VALUE as i32;
         // SAFETY: just allocated on this stream, and used by no work.
         match (unsafe { self.pool.free(ptr, stream) }, &refusal) {
-            // The memory is older than the capture: the driver frees only memory of the graph in it.
+            // The memory is older than the capture: the driver frees only memory of the graph in
+            // it.
             (Err(ResourceError::Driver { code: INVALID_VALUE, .. }), _)
             // No capture is known of, and the memory would be lost.
             | (Err(_), ResourceError::Driver { .. }) => Ok(()),
@@ -208,8 +211,8 @@ impl AsyncCudaResource {
         }
     }
 
-    /// Waits for the frees that are queued: only then does the driver's pool have their memory. Returns
-    /// whether it has waited for any.
+    /// Waits for the frees that are queued: only then does the driver's pool have their memory.
+    /// Returns whether it has waited for any.
     fn wait_for_frees(&self) -> bool {
         // Blocks that cannot be freed stay retired.
         let _ = self.reap(Patience::Wait);
@@ -293,8 +296,8 @@ impl DeviceMemoryResource for AsyncCudaResource {
                 return Err(error);
             }
         };
-        // SAFETY: the driver has just allocated these bytes, aligned to 256; they stay allocated until
-        // `deallocate` frees the block; the generation is new.
+        // SAFETY: the driver has just allocated these bytes, aligned to 256; they stay allocated
+        // until `deallocate` frees the block; the generation is new.
         let block = unsafe {
             DeviceBlock::from_parts(BlockParts {
                 ptr,
@@ -327,8 +330,8 @@ impl DeviceMemoryResource for AsyncCudaResource {
                 let home = block.alloc_stream();
                 self.accounts.released_and_freed(home, block.bytes() as u64, slot);
                 self.device().report_given_away(block.id());
-                // SAFETY: the block is from the driver's pool, was released here, and is not freed. Its home stream comes
-                // after its uses.
+                // SAFETY: the block is from the driver's pool, was released here, and is not freed.
+                // Its home stream comes after its uses.
                 Ok(unsafe { DriverAllocation::from_block(block) })
             }
             Err(error) => Err(DeallocateError::new(error, block)),
@@ -363,7 +366,8 @@ impl DeviceMemoryResource for AsyncCudaResource {
         totals.live() + totals.retired()
     }
 
-    /// Returns the usage; `reserved` is the driver's figure, or the outstanding bytes if that cannot be read.
+    /// Returns the usage; `reserved` is the driver's figure, or the outstanding bytes if that
+    /// cannot be read.
     fn usage(&self) -> Usage {
         if self.device().is_forked() {
             return Usage::default();

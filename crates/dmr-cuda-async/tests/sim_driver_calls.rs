@@ -1,6 +1,6 @@
-//! One `cuMemAllocFromPoolAsync` and one `cuMemFreeAsync` per block, each between two exchanges of the
-//! thread's capture mode. Beside those, only look-ups: whether the stream captures, and, after a call that
-//! failed, which context is current.
+//! One `cuMemAllocFromPoolAsync` and one `cuMemFreeAsync` per block, each between two exchanges of
+//! the thread's capture mode. Beside those, only look-ups: whether the stream captures, and, after
+//! a call that failed, which context is current.
 
 use std::sync::Arc;
 

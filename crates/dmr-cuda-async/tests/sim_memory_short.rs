@@ -70,8 +70,8 @@ fn an_allocation_waits_for_the_frees_of_all_streams_however_long_they_take() {
     rig.assert_clean();
 }
 
-/// The memory that the allocation has waited for is another thread's by the time that it is trimmed, and is
-/// freed again.
+/// The memory that the allocation has waited for is another thread's by the time that it is
+/// trimmed, and is freed again.
 #[test]
 fn an_allocation_also_waits_for_what_was_freed_while_it_waited() {
     let rig = lazy();

@@ -1,5 +1,5 @@
-//! U9: a block that other streams have used is pending until they are known to be done: within limits, and
-//! never past a reap.
+//! U9: a block that other streams have used is pending until they are known to be done: within
+//! limits, and never past a reap.
 
 use std::sync::Arc;
 

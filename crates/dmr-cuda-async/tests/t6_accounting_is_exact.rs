@@ -1,5 +1,5 @@
-//! T6: outstanding is live + retired, in requested bytes, exact whenever no call is under way; and the
-//! retired bytes of the streams add up to the total.
+//! T6: outstanding is live + retired, in requested bytes, exact whenever no call is under way; and
+//! the retired bytes of the streams add up to the total.
 
 use std::sync::Arc;
 

@@ -18,40 +18,42 @@ use dmr_core::{
 use dmr_streams::uses::{Dependencies, Patience, Pending, PendingFrees};
 use dmr_streams::{Device, RelaxedCapture, StreamPool};
 
-/// A resource with exactly one `cuMemAlloc` and one `cuMemFree` per block, of exactly the requested bytes.
+/// A resource with exactly one `cuMemAlloc` and one `cuMemFree` per block, of exactly the requested
+/// bytes.
 ///
-/// So `reserved` is always `live + retired`, and every byte past a block is past an allocation of the
-/// driver.
+/// So `reserved` is always `live + retired`, and every byte past a block is past an allocation of
+/// the driver.
 ///
 /// # When memory is freed
 ///
-/// `cuMemFree` waits until all work on the device is done, and meanwhile blocks the driver calls of all other
-/// threads. So [`deallocate`](DeviceMemoryResource::deallocate) only retires the block. It is freed at the
-/// start of the next [`allocate`](DeviceMemoryResource::allocate), or by
+/// `cuMemFree` waits until all work on the device is done, and meanwhile blocks the driver calls of
+/// all other threads. So [`deallocate`](DeviceMemoryResource::deallocate) only retires the block.
+/// It is freed at the start of the next [`allocate`](DeviceMemoryResource::allocate), or by
 /// [`try_reap`](DeviceMemoryResource::try_reap) and
-/// [`reap_pending`](DeviceMemoryResource::reap_pending), which do the same here; all of these may wait.
-/// Because `cuMemFree` waits, work on *any* stream may use a block until it is deallocated.
+/// [`reap_pending`](DeviceMemoryResource::reap_pending), which do the same here; all of these may
+/// wait. Because `cuMemFree` waits, work on *any* stream may use a block until it is deallocated.
 ///
-/// Kernels of another device, which has [access](DeviceMemoryResource::allow_access), are no work of this device: from
-/// then on a free also waits for all work that was submitted to the block's home stream before it was deallocated, and
-/// that stream must have been made to wait for them.
+/// Kernels of another device, which has [access](DeviceMemoryResource::allow_access), are no work
+/// of this device: from then on a free also waits for all work that was submitted to the block's
+/// home stream before it was deallocated, and that stream must have been made to wait for them.
 ///
 /// Uses are not tracked: a free need not wait for work that is submitted after `deallocate`.
 ///
 /// # When a free fails
 ///
-/// The block stays retired and counted; the others are freed all the same. A reap returns the first error,
-/// and can be repeated. `allocate` does not return the error: it fails only if there is too little memory.
+/// The block stays retired and counted; the others are freed all the same. A reap returns the first
+/// error, and can be repeated. `allocate` does not return the error: it fails only if there is too
+/// little memory.
 ///
-/// Dropping the resource frees the retired blocks, and waits for the device if there are any. Live blocks are
-/// leaked: work may be using them.
+/// Dropping the resource frees the retired blocks, and waits for the device if there are any. Live
+/// blocks are leaked: work may be using them.
 pub struct DirectCudaResource {
     streams: Arc<StreamPool>,
     observer: Option<CaughtObserver>,
     state: LeakedInChild<Mutex<State>>,
     pending: LeakedInChild<PendingFrees<RetiredBlock>>,
-    /// Kernels of other devices may use the blocks. `cuMemFree` ends their access before it waits for the streams of
-    /// this device.
+    /// Kernels of other devices may use the blocks. `cuMemFree` ends their access before it waits
+    /// for the streams of this device.
     has_peers: AtomicBool,
 }
 
@@ -109,10 +111,10 @@ impl DirectCudaResource {
         Self { streams, observer: None, state, pending, has_peers: AtomicBool::new(false) }
     }
 
-    /// Reports each block to `observer` as a region outside of every heap, with its tag: for a tool that
-    /// detects the driver's allocations by itself, and has to tell which of them are blocks. A region ends
-    /// before the block's `cuMemFree`, which waits for the work that uses it. Call it before the first
-    /// allocation: earlier blocks do not become regions.
+    /// Reports each block to `observer` as a region outside of every heap, with its tag: for a tool
+    /// that detects the driver's allocations by itself, and has to tell which of them are blocks. A
+    /// region ends before the block's `cuMemFree`, which waits for the work that uses it. Call it
+    /// before the first allocation: earlier blocks do not become regions.
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn MemoryObserver>) -> Self {
         self.observer = Some(CaughtObserver::new(observer));
@@ -151,9 +153,9 @@ impl DirectCudaResource {
         })
     }
 
-    /// Frees everything that was retired before the call; waits for another thread that is freeing blocks.
-    /// Makes no driver call without `relaxed`, on a lost device, whose memory is gone with the context.
-    /// Returns the bytes that this call has freed.
+    /// Frees everything that was retired before the call; waits for another thread that is freeing
+    /// blocks. Makes no driver call without `relaxed`, on a lost device, whose memory is gone with
+    /// the context. Returns the bytes that this call has freed.
     ///
     /// # Errors
     ///
@@ -173,8 +175,8 @@ impl DirectCudaResource {
                 observer.region_freed(*ptr, *generation);
             }
             if relaxed.is_some() && !self.device().is_lost() {
-                // SAFETY: the block is from cuMemAlloc in this context, which is current; its owner has
-                // deallocated it; only this call has removed it from the pending blocks.
+                // SAFETY: the block is from cuMemAlloc in this context, which is current; its owner
+                // has deallocated it; only this call has removed it from the pending blocks.
                 unsafe { result::free_sync(*ptr) }
                     .map_err(|error| self.device().driver_error("cuMemFree", error))?;
             }
@@ -197,7 +199,8 @@ impl DirectCudaResource {
         if block.id().slot() != BlockSlot::NONE {
             return Err(ResourceError::foreign_block(block, self.device_ordinal()));
         }
-        // The driver's free on a stream may end their access before their work is done, as `cuMemFree` does.
+        // The driver's free on a stream may end their access before their work is done, as
+        // `cuMemFree` does.
         if self.has_peers.load(Ordering::Acquire) {
             return Err(ResourceError::not_given_away(block, WITH_PEERS));
         }
@@ -245,8 +248,8 @@ impl DeviceMemoryResource for DirectCudaResource {
         if let Some(observer) = &self.observer {
             observer.region_allocated(ptr, bytes, tag, generation);
         }
-        // SAFETY: cuMemAlloc has just allocated these bytes, aligned to 256; they stay allocated until
-        // `deallocate` takes the block; the generation is new.
+        // SAFETY: cuMemAlloc has just allocated these bytes, aligned to 256; they stay allocated
+        // until `deallocate` takes the block; the generation is new.
         Ok(unsafe {
             DeviceBlock::from_parts(BlockParts {
                 ptr,
@@ -291,8 +294,8 @@ impl DeviceMemoryResource for DirectCudaResource {
         Ok(BlockState::Retired)
     }
 
-    /// Uses are not tracked: order them before the home stream's next work. With a [tracking](dmr_streams::Tracked)
-    /// layer around it, that layer does.
+    /// Uses are not tracked: order them before the home stream's next work. With a
+    /// [tracking](dmr_streams::Tracked) layer around it, that layer does.
     fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
         if let Err(error) = self.forget(&block) {
             return Err(DeallocateError::new(error, block));
@@ -300,8 +303,8 @@ impl DeviceMemoryResource for DirectCudaResource {
         if let Some(observer) = &self.observer {
             observer.region_freed(block.ptr(), block.generation());
         }
-        // SAFETY: the block is from cuMemAlloc, and is not in the table any more, so it is not freed here. No uses are
-        // recorded.
+        // SAFETY: the block is from cuMemAlloc, and is not in the table any more, so it is not
+        // freed here. No uses are recorded.
         Ok(unsafe { DriverAllocation::from_block(block) })
     }
 

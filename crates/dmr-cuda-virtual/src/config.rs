@@ -13,7 +13,8 @@
 pub struct VirtualConfig {
     /// The way to share memory with other processes.
     pub export: ExportHandle,
-    /// If true, other devices, such as network cards, can access the memory directly (GPUDirect RDMA).
+    /// If true, other devices, such as network cards, can access the memory directly (GPUDirect
+    /// RDMA).
     pub gpu_direct_rdma: bool,
 }
 
@@ -27,8 +28,8 @@ pub enum ExportHandle {
     /// A file descriptor (`CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`), from
     /// [`export`](crate::VirtualCudaResource::export).
     PosixFileDescriptor,
-    /// A fabric handle, on systems with an IMEX channel (`CU_MEM_HANDLE_TYPE_FABRIC`). Export it with
-    /// the driver's call on [`handle`](dmr_core::PhysicalMemory::handle).
+    /// A fabric handle, on systems with an IMEX channel (`CU_MEM_HANDLE_TYPE_FABRIC`). Export it
+    /// with the driver's call on [`handle`](dmr_core::PhysicalMemory::handle).
     Fabric,
 }
 

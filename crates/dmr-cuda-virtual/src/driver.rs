@@ -41,7 +41,8 @@ impl Driver {
                     return Err(no_export());
                 }
             }
-            // Some bindings lack the attribute. A driver without fabric handles refuses the properties.
+            // Some bindings lack the attribute. A driver without fabric handles refuses the
+            // properties.
             ExportHandle::Fabric if granularity.is_err() => return Err(no_export()),
             ExportHandle::Fabric => {}
         }
@@ -117,7 +118,8 @@ impl Driver {
             .map_err(|error| self.device.driver_error("cuMemMap", error))
     }
 
-    /// Makes what is mapped at addresses accessible to the device and to `peers`, by their ordinals.
+    /// Makes what is mapped at addresses accessible to the device and to `peers`, by their
+    /// ordinals.
     ///
     /// # Safety
     ///
@@ -166,7 +168,8 @@ impl Driver {
         const FD: Type = Type::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         self.device.bind()?;
         let mut fd: c_int = -1;
-        // SAFETY: for this handle type the driver writes an int; the handle is the caller's obligation.
+        // SAFETY: for this handle type the driver writes an int; the handle is the caller's
+        // obligation.
         unsafe { sys::cuMemExportToShareableHandle((&raw mut fd).cast(), handle, FD, 0) }
             .result()
             .map_err(|error| self.device.driver_error("cuMemExportToShareableHandle", error))?;
@@ -223,8 +226,8 @@ const READ_WRITE: c_uint = 3;
 /// `CUmemLocation`.
 type Location = [c_int; 2];
 
-/// `CUmemAccessDesc` in the layout that every driver reads. The fields in the bindings depend on their
-/// version; the layout does not.
+/// `CUmemAccessDesc` in the layout that every driver reads. The fields in the bindings depend on
+/// their version; the layout does not.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct AccessDescriptor {

@@ -12,7 +12,8 @@ use dmr_streams::uses::Patience;
 
 use crate::VirtualCudaResource;
 
-/// The memory and the mappings that a resource has from the driver. Never locked across a driver call.
+/// The memory and the mappings that a resource has from the driver. Never locked across a driver
+/// call.
 #[derive(Default)]
 pub(crate) struct Memory {
     table: Mutex<MappingTable>,
@@ -41,8 +42,8 @@ struct Created {
     mapped_at: Vec<u64>,
 }
 
-/// A mapping that a failed [`map`](VirtualMemory::map) left behind: neither could access be set nor the
-/// mapping be undone. It is undone before the next call that it would make fail.
+/// A mapping that a failed [`map`](VirtualMemory::map) left behind: neither could access be set nor
+/// the mapping be undone. It is undone before the next call that it would make fail.
 #[derive(Clone, Copy)]
 struct StaleMapping {
     handle: u64,
@@ -156,14 +157,15 @@ impl VirtualMemory for VirtualCudaResource {
             return Err(self.invalid_value("cuMemMap"));
         }
         self.undo_stale(|stale| stale.overlaps(address, bytes))?;
-        // SAFETY: the memory is in the table, and borrowed: it is not destroyed before this returns.
-        // The addresses are reserved; the driver refuses those that are mapped.
+        // SAFETY: the memory is in the table, and borrowed: it is not destroyed before this
+        // returns. The addresses are reserved; the driver refuses those that are mapped.
         unsafe { self.driver.map(handle, bytes, address) }?;
         let mut peers = self.memory.table().peers.clone();
         loop {
             // SAFETY: just mapped.
             if let Err(error) = unsafe { self.driver.set_access(bytes, address, &peers) } {
-                // SAFETY: just mapped, and the caller has not got the mapping: no work can have used it.
+                // SAFETY: just mapped, and the caller has not got the mapping: no work can have
+                // used it.
                 if unsafe { self.driver.unmap(bytes, address) }.is_err() {
                     let stale = StaleMapping { handle, bytes, address, is_unmapping: false };
                     self.memory.table().stale.push(stale);
@@ -211,14 +213,15 @@ impl VirtualCudaResource {
     ///
     /// # Errors
     ///
-    /// [`ForeignMemory`](ResourceError::ForeignMemory); [`Driver`](ResourceError::Driver), including if
-    /// [`export`](crate::VirtualConfig::export) is not
+    /// [`ForeignMemory`](ResourceError::ForeignMemory); [`Driver`](ResourceError::Driver),
+    /// including if [`export`](crate::VirtualConfig::export) is not
     /// [`PosixFileDescriptor`](crate::ExportHandle::PosixFileDescriptor).
     #[cfg(unix)]
     pub fn export(&self, memory: &PhysicalMemory) -> ResourceResult<std::os::fd::OwnedFd> {
         self.device().refuse_fork()?;
         self.check_created(memory)?;
-        // SAFETY: the memory is in the table, and borrowed: it is not destroyed before this returns.
+        // SAFETY: the memory is in the table, and borrowed: it is not destroyed before this
+        // returns.
         unsafe { self.driver.export(memory.handle()) }
     }
 
@@ -236,8 +239,9 @@ impl VirtualCudaResource {
             (table.mappings(), table.peers.clone())
         };
         for (handle, bytes, address) in mappings {
-            // SAFETY: it was a mapping, and the context is current. If another thread has unmapped it since, the driver refuses the call,
-            // or sets the access of a new mapping there, to which it was set already.
+            // SAFETY: it was a mapping, and the context is current. If another thread has unmapped
+            // it since, the driver refuses the call, or sets the access of a new mapping there, to
+            // which it was set already.
             let set = unsafe { self.driver.set_access(bytes, address, &peers) };
             let mut table = self.memory.table();
             if let Err(error) = set
@@ -297,8 +301,8 @@ impl VirtualCudaResource {
         if self.memory.table().ranges.remove(&base).is_none() {
             return Err(self.invalid_value("cuMemAddressFree"));
         }
-        // SAFETY: the addresses come from `reserve`, and their owner no longer uses them. The driver
-        // refuses a range in which something is mapped.
+        // SAFETY: the addresses come from `reserve`, and their owner no longer uses them. The
+        // driver refuses a range in which something is mapped.
         let released = unsafe { self.driver.release(base, bytes) };
         if released.is_err() {
             self.memory.table().ranges.insert(base, bytes);
@@ -306,8 +310,8 @@ impl VirtualCudaResource {
         released
     }
 
-    /// Unmaps the stale mappings that match `is_in_the_way`. Where another thread is unmapping one of
-    /// them, waits for that driver call.
+    /// Unmaps the stale mappings that match `is_in_the_way`. Where another thread is unmapping one
+    /// of them, waits for that driver call.
     ///
     /// # Errors
     ///

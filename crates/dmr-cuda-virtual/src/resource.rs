@@ -27,21 +27,22 @@ use crate::{VirtualConfig, VirtualMemoryError};
 /// rounded up to the [granularity](VirtualMemory::granularity) (2 MiB on every known device).
 /// `reserved` of [`usage`](DeviceMemoryResource::usage) includes the bytes that rounding adds, and
 /// memory that was created without a block. (A budget charges blocks by the requested bytes, and
-/// pages by their size.) To make a block and free it takes seven driver calls, 100 µs: blocks of this
-/// resource are for pools to carve up.
+/// pages by their size.) To make a block and free it takes seven driver calls, 100 µs: blocks of
+/// this resource are for pools to carve up.
 ///
 /// # When memory is freed
 ///
 /// The driver unmaps without waiting for work that uses the memory. So
 /// [`deallocate`](DeviceMemoryResource::deallocate) only retires the block. The next
 /// [`allocate`](DeviceMemoryResource::allocate), [`try_reap`](DeviceMemoryResource::try_reap) or
-/// [`reap_pending`](DeviceMemoryResource::reap_pending) looks for an event on its home stream that was
-/// recorded after `deallocate`, or records one for all retired blocks of the stream; when it is
-/// complete, the block is unmapped and its memory destroyed. `allocate` and `try_reap` query the event,
-/// `reap_pending` waits for it; so does `allocate` if the device has too little memory otherwise.
+/// [`reap_pending`](DeviceMemoryResource::reap_pending) looks for an event on its home stream that
+/// was recorded after `deallocate`, or records one for all retired blocks of the stream; when it is
+/// complete, the block is unmapped and its memory destroyed. `allocate` and `try_reap` query the
+/// event, `reap_pending` waits for it; so does `allocate` if the device has too little memory
+/// otherwise.
 ///
-/// Uses are not tracked: before a block is deallocated, work on other streams must be complete, or its
-/// home stream must have been made to wait for it. [`Tracked`](dmr_streams::Tracked) does that.
+/// Uses are not tracked: before a block is deallocated, work on other streams must be complete, or
+/// its home stream must have been made to wait for it. [`Tracked`](dmr_streams::Tracked) does that.
 ///
 /// # When a call fails
 ///
@@ -50,13 +51,13 @@ use crate::{VirtualConfig, VirtualMemoryError};
 ///
 /// # When the device is lost
 ///
-/// Allocations fail. `deallocate` and reaping succeed without a driver call: the memory is gone with
-/// the context.
+/// Allocations fail. `deallocate` and reaping succeed without a driver call: the memory is gone
+/// with the context.
 ///
 /// # Dropping it
 ///
-/// Frees the retired blocks, and waits for their home streams. Blocks, memory and addresses that are
-/// still in use are leaked.
+/// Frees the retired blocks, and waits for their home streams. Blocks, memory and addresses that
+/// are still in use are leaked.
 pub struct VirtualCudaResource {
     pub(crate) driver: Driver,
     pub(crate) memory: LeakedInChild<Memory>,
@@ -116,7 +117,8 @@ impl VirtualCudaResource {
         ResourceError::out_of_memory(requested, self.device().ordinal(), memory, &self.usage())
     }
 
-    /// Checks that `deallocate` may take the block: it is live, and its home stream does not capture.
+    /// Checks that `deallocate` may take the block: it is live, and its home stream does not
+    /// capture.
     fn check_deallocate(&self, block: &DeviceBlock) -> ResourceResult<()> {
         // First: another thread may have held a lock when the process was forked.
         self.device().refuse_fork()?;
@@ -174,8 +176,8 @@ impl DeviceMemoryResource for VirtualCudaResource {
             state.usage.live += bytes as u64;
             state.usage.total_allocated += bytes as u64;
         }
-        // SAFETY: these addresses were reserved for this block, and memory that no other block has is
-        // mapped there until `deallocate` takes the block; the generation is new.
+        // SAFETY: these addresses were reserved for this block, and memory that no other block has
+        // is mapped there until `deallocate` takes the block; the generation is new.
         Ok(unsafe {
             DeviceBlock::from_parts(BlockParts {
                 ptr,
@@ -217,8 +219,8 @@ impl DeviceMemoryResource for VirtualCudaResource {
         Err(DeallocateError::new(refused, block))
     }
 
-    /// Returns whether the block has `bytes` bytes already: the addresses behind it are not reserved
-    /// for it.
+    /// Returns whether the block has `bytes` bytes already: the addresses behind it are not
+    /// reserved for it.
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         self.device().refuse_fork()?;
         block.require_part_depth(0)?;
@@ -265,7 +267,8 @@ impl DeviceMemoryResource for VirtualCudaResource {
         Ok(before.saturating_sub(self.memory.bytes()))
     }
 
-    /// Sets the access of every mapping, one driver call for each, and of those that are made later.
+    /// Sets the access of every mapping, one driver call for each, and of those that are made
+    /// later.
     fn allow_access(&self, device_ordinal: usize) -> ResourceResult<PeerAccess> {
         self.add_peer(device_ordinal)?;
         Ok(PeerAccess::Granted)

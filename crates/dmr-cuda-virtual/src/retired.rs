@@ -33,8 +33,8 @@ impl RetiredBlock {
 }
 
 impl VirtualCudaResource {
-    /// Creates memory for a block. Waits for retired blocks if the device has too little; `None` if it
-    /// still has too little then.
+    /// Creates memory for a block. Waits for retired blocks if the device has too little; `None` if
+    /// it still has too little then.
     pub(crate) fn create_or_wait(
         &self,
         bytes: u64,
@@ -48,8 +48,8 @@ impl VirtualCudaResource {
         self.try_create(bytes, tag)
     }
 
-    /// Maps memory at addresses that it reserves. On an error nothing is left of both, except that what
-    /// could not be undone is freed by a later sweep.
+    /// Maps memory at addresses that it reserves. On an error nothing is left of both, except that
+    /// what could not be undone is freed by a later sweep.
     pub(crate) fn make_backing(
         &self,
         memory: PhysicalMemory,
@@ -110,8 +110,8 @@ impl VirtualCudaResource {
         Ok(freed)
     }
 
-    /// Returns whether no work uses the memory any more. `busy` are the slots of the streams that this
-    /// sweep has found busy: they are not done with blocks that were retired later, either.
+    /// Returns whether no work uses the memory any more. `busy` are the slots of the streams that
+    /// this sweep has found busy: they are not done with blocks that were retired later, either.
     fn is_done(
         &self,
         Pending { value: retired, after }: &Pending<RetiredBlock>,

@@ -1,6 +1,5 @@
-//! Addresses and pages are reserved separately, on the real and the simulated driver: mapped addresses are
-//! memory, the same
-//! memory at each of them, and nothing is lost or freed too early.
+//! Addresses and pages are reserved separately, on the real and the simulated driver: mapped
+//! addresses are memory, the same memory at each of them, and nothing is lost or freed too early.
 
 mod support;
 

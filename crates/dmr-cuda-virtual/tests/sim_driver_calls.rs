@@ -7,7 +7,8 @@ use dmr_sim::{Policy, Universe};
 use dmr_testkit::Rig;
 use support::{TAG, resource};
 
-/// Returns the calls since the last time, without those that query the context and set the capture mode.
+/// Returns the calls since the last time, without those that query the context and set the capture
+/// mode.
 fn calls(universe: &Universe) -> Vec<(String, u64)> {
     let calls = universe.calls();
     universe.reset_calls();

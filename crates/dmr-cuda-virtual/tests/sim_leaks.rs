@@ -1,5 +1,5 @@
-//! The simulated driver reports a leak of mapped memory as the block, with its tag, and pages without a block as what
-//! they are.
+//! The simulated driver reports a leak of mapped memory as the block, with its tag, and pages
+//! without a block as what they are.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! A device without virtual memory, or without the requested kind, is an error; and memory is created with
-//! the requested properties.
+//! A device without virtual memory, or without the requested kind, is an error; and memory is
+//! created with the requested properties.
 
 mod support;
 

@@ -1,8 +1,8 @@
 //! The code blocks of the guide, compiled and run on the simulated driver.
 //!
-//! `cargo test -p dmr-guide --doc` runs every block of `docs/src/guide` and of the simulator's README, each in a process
-//! of its own. A
-//! block is a function that takes a runtime, or none; its last line, which the book hides, passes it to [`run`] or [`run_program`].
+//! `cargo test -p dmr-guide --doc` runs every block of `docs/src/guide` and of the simulator's
+//! README, each in a process of its own. A block is a function that takes a runtime, or none; its
+//! last line, which the book hides, passes it to [`run`] or [`run_program`].
 
 #![forbid(unsafe_code)]
 
@@ -91,7 +91,8 @@ pub fn run(block: impl FnOnce(&DeviceRuntime) -> Outcome) {
     run_program(|| block(&DeviceRuntime::builder(0).build()?));
 }
 
-/// Runs a block that builds its own runtimes on a simulated machine, whose first device has ordinal 0.
+/// Runs a block that builds its own runtimes on a simulated machine, whose first device has ordinal
+/// 0.
 ///
 /// # Panics
 ///
@@ -112,7 +113,8 @@ pub fn run_program(block: impl FnOnce() -> Outcome) {
     }
 }
 
-/// Returns a simulated machine. Its first device has ordinal 0 in a process that has made no machine before.
+/// Returns a simulated machine. Its first device has ordinal 0 in a process that has made no
+/// machine before.
 ///
 /// # Panics
 ///

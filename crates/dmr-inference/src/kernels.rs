@@ -39,7 +39,8 @@ unsafe impl DeviceRepr for Batch {}
 /// The loaded kernels.
 #[derive(Clone, Debug)]
 pub struct Kernels {
-    /// `prefill(weights, slot, count)`: writes the cache entries of the first `count` tokens of one request.
+    /// `prefill(weights, slot, count)`: writes the cache entries of the first `count` tokens of one
+    /// request.
     pub prefill: CudaFunction,
     /// `decode(weights, batch)`: one step of each request, a block each.
     pub decode: CudaFunction,

@@ -1,4 +1,5 @@
-//! A small inference server: an example of how the parts of `dmr` fit together, with tests and a measurement.
+//! A small inference server: an example of how the parts of `dmr` fit together, with tests and a
+//! measurement.
 //!
 //! | module | what it holds |
 //! | --- | --- |

@@ -1,6 +1,7 @@
 //! Runs the server on `dmr` and on cudarc's own slices, and prints a table.
 //!
-//! `cargo run --release -p dmr-inference -- --rounds 3`; without a GPU it runs on the simulated driver.
+//! `cargo run --release -p dmr-inference -- --rounds 3`; without a GPU it runs on the simulated
+//! driver.
 
 #![allow(clippy::print_stdout, reason = "a command that prints a table")]
 

@@ -1,7 +1,8 @@
 //! The model, on the host: integers that wrap, so that device and host compute the same.
 //!
-//! A token is a row of the weights. The cache entry of the token at position `t` is its row times `t + 1`. The
-//! next token mixes all entries so far with the row of the current one, column by column, and adds the columns up.
+//! A token is a row of the weights. The cache entry of the token at position `t` is its row times
+//! `t + 1`. The next token mixes all entries so far with the row of the current one, column by
+//! column, and adds the columns up.
 
 /// The number of different tokens.
 pub const VOCABULARY: usize = 256;

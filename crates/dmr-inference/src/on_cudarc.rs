@@ -1,8 +1,10 @@
-//! The server on cudarc's own slices: each carries two events, and cudarc waits for and records them.
+//! The server on cudarc's own slices: each carries two events, and cudarc waits for and records
+//! them.
 //!
-//! The schedule, the kernels, the streams and the staging are the same. The cache is one slice, as on `dmr`, whose
-//! pages are views: views share the events of their slice, so work on different pages waits for each other. Or each
-//! page is a slice of its own, with two events of its own. There are no budgets, and parked caches stay on the GPU.
+//! The schedule, the kernels, the streams and the staging are the same. The cache is one slice, as
+//! on `dmr`, whose pages are views: views share the events of their slice, so work on different
+//! pages waits for each other. Or each page is a slice of its own, with two events of its own.
+//! There are no budgets, and parked caches stay on the GPU.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

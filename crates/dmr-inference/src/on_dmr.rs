@@ -8,8 +8,8 @@
 //! | parked cache | a spillable buffer of each idle request, charged to its budget | moved to the host when the GPU's budget refuses |
 //! | staging | two pinned buffers of each worker | the host gets them back when the copies are done |
 //!
-//! Copies run on one stream, prefills on a second, and each worker decodes on a third: no line of this file
-//! records an event or waits for one.
+//! Copies run on one stream, prefills on a second, and each worker decodes on a third: no line of
+//! this file records an event or waits for one.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,8 +87,8 @@ struct Worker {
     tokens: PinnedBuffer<u32>,
 }
 
-/// The number of names of requests. The process keeps each for ever, so a server has a fixed number of them and gives
-/// them in turn: more than it has requests at once.
+/// The number of names of requests. The process keeps each for ever, so a server has a fixed number
+/// of them and gives them in turn: more than it has requests at once.
 const NAMES: usize = 1 << 10;
 
 /// The memory of one request.
@@ -135,7 +135,8 @@ impl<'c> Runtime for Server<'c> {
             for (slot, request) in slots.0.iter_mut().zip(batch.iter_mut()) {
                 *slot = self.record_step(&mut launch, request)?;
             }
-            // SAFETY: the kernel takes these two, uses the tokens and entries that are recorded, and no others.
+            // SAFETY: the kernel takes these two, uses the tokens and entries that are recorded,
+            // and no others.
             let launched = launch.launch(self.gpu, |stream| unsafe {
                 let mut kernel = stream.launch_builder(&self.kernels.decode);
                 kernel.arg(&weights).arg(&slots).launch(grid(batch.len()))
@@ -204,7 +205,8 @@ impl<'c> Server<'c> {
                 *address = launch.write(page).device_ptr();
             }
             let count = count as u32;
-            // SAFETY: the kernel takes these three, and uses the tokens and pages that are recorded.
+            // SAFETY: the kernel takes these three, and uses the tokens and pages that are
+            // recorded.
             let launched = launch.launch(self.gpu, |stream| unsafe {
                 let mut kernel = stream.launch_builder(&self.kernels.prefill);
                 kernel.arg(&weights).arg(&slot).arg(&count).launch(grid(1))
@@ -213,8 +215,8 @@ impl<'c> Server<'c> {
         })
     }
 
-    /// Records what one step of a request uses: it reads a token and the full pages, appends to the last page,
-    /// and writes the next token.
+    /// Records what one step of a request uses: it reads a token and the full pages, appends to the
+    /// last page, and writes the next token.
     fn record_step(
         &self,
         launch: &mut LaunchRecorder,

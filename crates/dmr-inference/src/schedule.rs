@@ -1,8 +1,9 @@
 //! The requests and the worker threads: one schedule for every runtime.
 //!
-//! Each worker has the requests of its own, in batches. A request has turns: in the first it is admitted, its
-//! prompt is copied in and its cache filled; then each step generates a token. Between two turns it is parked:
-//! its pages go to other requests. After its last turn its tokens are copied out.
+//! Each worker has the requests of its own, in batches. A request has turns: in the first it is
+//! admitted, its prompt is copied in and its cache filled; then each step generates a token.
+//! Between two turns it is parked: its pages go to other requests. After its last turn its tokens
+//! are copied out.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -126,8 +127,8 @@ pub trait Runtime: Sync {
     /// Those of the runtime.
     fn worker(&self) -> Result<Self::Worker, Error>;
 
-    /// Allocates the memory of a request, copies its prompt in, and fills its cache for all tokens of the prompt
-    /// but the last.
+    /// Allocates the memory of a request, copies its prompt in, and fills its cache for all tokens
+    /// of the prompt but the last.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! The server on the simulated driver: right tokens, no race, no refused launch, and nothing left at the end.
+//! The server on the simulated driver: right tokens, no race, no refused launch, and nothing left
+//! at the end.
 
 use std::sync::{Arc, Mutex};
 
@@ -141,7 +142,8 @@ fn the_same_server_on_cudarcs_slices_computes_the_same() {
     assert!(universe.reports().is_empty());
     for run in [run_on_cudarc, run_on_cudarc_pages] {
         assert_eq!(ours.outputs, run(&config).unwrap().outputs);
-        // cudarc keeps the last reader of a slice only, so its runs may have races, and no other finding.
+        // cudarc keeps the last reader of a slice only, so its runs may have races, and no other
+        // finding.
         assert!(universe.reports().iter().all(|report| report.kind.is_race()));
     }
 }

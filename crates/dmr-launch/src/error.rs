@@ -31,7 +31,8 @@ pub enum PrepareError {
         stream: StreamId,
         /// The first such block.
         memory: RefusedMemory,
-        /// [`StreamMisuse`](ResourceError::StreamMisuse), the error that the resource itself returns.
+        /// [`StreamMisuse`](ResourceError::StreamMisuse), the error that the resource itself
+        /// returns.
         source: ResourceError,
     },
 
@@ -118,19 +119,21 @@ pub enum LaunchError<E = Infallible> {
         /// The closure's error.
         #[source]
         error: E,
-        /// The error of a view, as in [`View`](Self::View), or of recording the uses, if one failed too.
+        /// The error of a view, as in [`View`](Self::View), or of recording the uses, if one failed
+        /// too.
         finish: Option<ResourceError>,
     },
 
-    /// The closure enqueued its work, and used a view on a stream where that could not be ordered. Later uses wait
-    /// for the work all the same.
+    /// The closure enqueued its work, and used a view on a stream where that could not be ordered.
+    /// Later uses wait for the work all the same.
     #[error(
         "the launch was enqueued, but a view of it could not be ordered where it was used: {0}; the \
          results of that use may be missing: later uses wait for its work"
     )]
     View(#[source] ResourceError),
 
-    /// The closure enqueued its work, and recording the uses failed. Later uses wait for the work all the same.
+    /// The closure enqueued its work, and recording the uses failed. Later uses wait for the work
+    /// all the same.
     #[error(
         "the launch was enqueued, but recording its uses failed: {0}; do not enqueue it again: later \
          uses wait for its work"

@@ -1,4 +1,5 @@
-//! A launch whose closure runs: its end orders what the closure has submitted, however the closure ends.
+//! A launch whose closure runs: its end orders what the closure has submitted, however the closure
+//! ends.
 
 use std::ops::Deref;
 

@@ -8,8 +8,8 @@ use cudarc::driver::{CudaSlice, CudaViewMut};
 use dmr_core::ResourceResult;
 use dmr_streams::OtherStreams;
 
-/// Memory of a launch as a slice on the launch's stream. Dropping it makes that stream wait for uses on other
-/// streams, and frees nothing.
+/// Memory of a launch as a slice on the launch's stream. Dropping it makes that stream wait for
+/// uses on other streams, and frees nothing.
 pub(crate) struct LentSlice<'s, T> {
     /// Never dropped as a slice, which would free the memory.
     slice: ManuallyDrop<CudaSlice<T>>,
@@ -21,8 +21,8 @@ impl<'s, T> LentSlice<'s, T> {
     ///
     /// # Safety
     ///
-    /// The elements are at `ptr`, and any bytes are a value of `T`. They stay there while this exists, and until the
-    /// launch's work is done.
+    /// The elements are at `ptr`, and any bytes are a value of `T`. They stay there while this
+    /// exists, and until the launch's work is done.
     pub(crate) unsafe fn new(
         others: &'s OtherStreams<'s>,
         ptr: u64,
@@ -46,7 +46,8 @@ impl<'s, T> LentSlice<'s, T> {
 
 impl<T> Drop for LentSlice<'_, T> {
     fn drop(&mut self) {
-        // SAFETY: not used again. The launch's stream waits for the events of the last read and write.
+        // SAFETY: not used again. The launch's stream waits for the events of the last read and
+        // write.
         unsafe { ManuallyDrop::take(&mut self.slice) }.leak();
         if let Err(error) = self.others.take_cudarc_error("cuStreamWaitEvent") {
             self.others.keep_unordered(error);

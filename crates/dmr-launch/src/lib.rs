@@ -1,7 +1,7 @@
 //! Launch recorder: a launch waits for exactly what it must.
 //!
-//! A [`LaunchRecorder`] records the memory that a launch uses, makes its stream wait for the uses that it
-//! depends on, and records the launch for later uses.
+//! A [`LaunchRecorder`] records the memory that a launch uses, makes its stream wait for the uses
+//! that it depends on, and records the launch for later uses.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -21,7 +21,8 @@
 //! 3. **Enqueue** the work, with the kernel arguments.
 //! 4. **Finish**: others now wait for this use.
 //!
-//! [`LaunchRecorder::launch`] is steps 2 to 4 in one call, [`LaunchRecorder::launch_with`] all four.
+//! [`LaunchRecorder::launch`] is steps 2 to 4 in one call, [`LaunchRecorder::launch_with`] all
+//! four.
 //!
 //! # Features
 //!

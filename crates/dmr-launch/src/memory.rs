@@ -20,8 +20,8 @@ pub struct Writes<'m, M: ?Sized>(pub &'m mut M);
 #[derive(Debug)]
 pub struct ReadsAndWrites<'m, M: ?Sized>(pub &'m mut M);
 
-/// The argument of [`LaunchRecorder::launch_with`]: [`Reads`], [`Writes`] and [`ReadsAndWrites`], in tuples of up to 12,
-/// arrays, vectors and options.
+/// The argument of [`LaunchRecorder::launch_with`]: [`Reads`], [`Writes`] and [`ReadsAndWrites`],
+/// in tuples of up to 12, arrays, vectors and options.
 ///
 /// Memory of another owner is none: its uses are not tracked, and its address may be any.
 ///
@@ -83,8 +83,8 @@ impl Tracked<'_> {
 pub(crate) mod sealed {
     use super::{LaunchRecorder, OtherStreams, PrepareError, Tracked};
 
-    /// Memory that is recorded first and viewed once the launch is prepared. Only this crate implements it: a view of
-    /// memory that was not recorded would not be ordered.
+    /// Memory that is recorded first and viewed once the launch is prepared. Only this crate
+    /// implements it: a view of memory that was not recorded would not be ordered.
     pub trait Parts {
         /// The views, which the closure gets.
         type Views<'s>;

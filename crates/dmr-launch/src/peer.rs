@@ -1,4 +1,5 @@
-//! Memory of another stream pool that a launch uses, such as memory of another device that it accesses as a peer.
+//! Memory of another stream pool that a launch uses, such as memory of another device that it
+//! accesses as a peer.
 
 use std::sync::Arc;
 
@@ -33,15 +34,15 @@ pub(crate) struct PeerWindows {
 
 /// Memory of another device, or of another stream pool of the same device.
 impl LaunchRecorder {
-    /// Records that the launch reads memory of another stream pool: `owner` is the context of the memory, and
-    /// `stream` a stream of its pool.
+    /// Records that the launch reads memory of another stream pool: `owner` is the context of the
+    /// memory, and `stream` a stream of its pool.
     ///
-    /// The launch comes after the work that was submitted to `stream` so far and after all uses that a read there must
-    /// come after. When the launch is finished, `stream` waits for it, and later uses of the memory, on any stream of
-    /// its pool, are ordered after the launch.
+    /// The launch comes after the work that was submitted to `stream` so far and after all uses
+    /// that a read there must come after. When the launch is finished, `stream` waits for it, and
+    /// later uses of the memory, on any stream of its pool, are ordered after the launch.
     ///
-    /// The kernel accesses the memory over the bus: the launch's device needs peer access, which the runtime enables
-    /// (`DeviceRuntime::enable_peer_access`). A copy needs none.
+    /// The kernel accesses the memory over the bus: the launch's device needs peer access, which
+    /// the runtime enables (`DeviceRuntime::enable_peer_access`). A copy needs none.
     pub fn read_peer(
         &mut self,
         memory: &(impl TrackedMemory + ?Sized),
@@ -51,8 +52,8 @@ impl LaunchRecorder {
         self.record_peer(memory, Access::Read, owner, stream.into())
     }
 
-    /// Records that the launch overwrites memory of another stream pool, as [`read_peer`](Self::read_peer) records a
-    /// read.
+    /// Records that the launch overwrites memory of another stream pool, as
+    /// [`read_peer`](Self::read_peer) records a read.
     pub fn write_peer(
         &mut self,
         memory: &mut (impl TrackedMemory + ?Sized),
@@ -62,8 +63,8 @@ impl LaunchRecorder {
         self.record_peer(memory, Access::Write, owner, stream.into())
     }
 
-    /// Records that the launch reads and writes memory of another stream pool, as [`read_peer`](Self::read_peer)
-    /// records a read.
+    /// Records that the launch reads and writes memory of another stream pool, as
+    /// [`read_peer`](Self::read_peer) records a read.
     pub fn read_write_peer(
         &mut self,
         memory: &mut (impl TrackedMemory + ?Sized),
@@ -182,8 +183,8 @@ impl PeerWindows {
         self.tokens.cancel(&self.streams, &*self.resource)
     }
 
-    /// Makes the streams of the memory wait for the work submitted to `worker`, a stream of `pool`, and closes all
-    /// windows. Returns the first error.
+    /// Makes the streams of the memory wait for the work submitted to `worker`, a stream of `pool`,
+    /// and closes all windows. Returns the first error.
     pub(crate) fn finish_all(
         windows: &mut Vec<Self>,
         pool: &StreamPool,
@@ -214,7 +215,8 @@ impl PeerWindows {
         }
     }
 
-    /// Waits for the work of a stream that was retired: it has no guard. If that fails, the windows stay open.
+    /// Waits for the work of a stream that was retired: it has no guard. If that fails, the windows
+    /// stay open.
     #[cold]
     fn finish_for_retired(&mut self, pool: &StreamPool, worker: StreamId) -> ResourceResult<()> {
         pool.uses().synchronize(&pool.uses().work_so_far(worker)?)?;

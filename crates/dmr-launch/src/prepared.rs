@@ -92,12 +92,14 @@ impl PreparedLaunch {
     ///
     /// # Errors
     ///
-    /// As [`finish`](dmr_core::UseTracking::finish) of the resource: later uses wait for the work all the same.
+    /// As [`finish`](dmr_core::UseTracking::finish) of the resource: later uses wait for the work
+    /// all the same.
     pub fn finish(mut self) -> ResourceResult<()> {
         self.windows.finish()
     }
 
-    /// Closes the windows without recording uses: no work was enqueued. The waits that prepare has queued remain.
+    /// Closes the windows without recording uses: no work was enqueued. The waits that prepare has
+    /// queued remain.
     ///
     /// # Errors
     ///
@@ -124,8 +126,8 @@ impl PreparedLaunch {
         self.recorded
     }
 
-    /// Returns the number of uses that a permissive launch has skipped: of external memory, and of blocks whose
-    /// uses the context's resource does not track. The caller orders them.
+    /// Returns the number of uses that a permissive launch has skipped: of external memory, and of
+    /// blocks whose uses the context's resource does not track. The caller orders them.
     #[must_use]
     pub fn skipped_count(&self) -> usize {
         self.skipped

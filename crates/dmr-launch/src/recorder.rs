@@ -36,10 +36,10 @@ pub enum LaunchMode {
 
 /// The reads and writes of a launch on one stream.
 ///
-/// Recording takes a snapshot: the borrow ends with the call, and the returned
-/// [`KernelArg`] is `Copy`. Several uses of the same bytes of one block are one use with the combined access.
-/// The same bytes may be read and written, and parts of a block that overlap may be used in one launch. Launches
-/// that use disjoint parts of a block neither conflict nor wait for each other.
+/// Recording takes a snapshot: the borrow ends with the call, and the returned [`KernelArg`] is
+/// `Copy`. Several uses of the same bytes of one block are one use with the combined access. The
+/// same bytes may be read and written, and parts of a block that overlap may be used in one launch.
+/// Launches that use disjoint parts of a block neither conflict nor wait for each other.
 ///
 /// Up to 8 uses need no allocation on the host heap.
 ///
@@ -92,24 +92,28 @@ impl LaunchRecorder {
         Self::new(stream.into(), LaunchMode::Strict)
     }
 
-    /// Makes a recorder of a launch that skips such memory, and counts it: the caller orders its uses.
+    /// Makes a recorder of a launch that skips such memory, and counts it: the caller orders its
+    /// uses.
     pub fn new_permissive(stream: impl Into<StreamId>) -> Self {
         Self::new(stream.into(), LaunchMode::Permissive)
     }
 
-    /// Makes the launch wait up to `timeout` while another stream has a conflicting window open, instead of
-    /// being refused at once, which is the default. The thread waits: briefly without giving up its processor,
-    /// then asleep. It holds no window meanwhile, so launches that wait for each other's buffers do not block
-    /// each other for good. A window that this very thread has open does not close meanwhile.
+    /// Makes the launch wait up to `timeout` while another stream has a conflicting window open,
+    /// instead of being refused at once, which is the default. The thread waits: briefly without
+    /// giving up its processor, then asleep. It holds no window meanwhile, so launches that wait
+    /// for each other's buffers do not block each other for good. A window that this very thread
+    /// has open does not close meanwhile.
     ///
-    /// Once the time is over, the error is the last [`WindowConflict`](ResourceError::WindowConflict). Any other
-    /// error, such as a lost device, is returned at once.
+    /// Once the time is over, the error is the last
+    /// [`WindowConflict`](ResourceError::WindowConflict). Any other error, such as a lost device,
+    /// is returned at once.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Records that the launch reads this memory. The returned value goes into `launch_builder().arg(..)`.
+    /// Records that the launch reads this memory. The returned value goes into
+    /// `launch_builder().arg(..)`.
     pub fn read<M: TrackedMemory + ?Sized>(&mut self, memory: &M) -> KernelArg {
         self.record(memory, Access::Read, None)
     }
@@ -124,8 +128,8 @@ impl LaunchRecorder {
         self.record(memory, Access::ReadWrite, None)
     }
 
-    /// Records a [`read`](Self::read), with the name of the column for messages. A name made at run time is
-    /// interned once: [`AllocTag::intern`].
+    /// Records a [`read`](Self::read), with the name of the column for messages. A name made at run
+    /// time is interned once: [`AllocTag::intern`].
     pub fn read_column<M: TrackedMemory + ?Sized>(
         &mut self,
         name: AllocTag,
@@ -169,9 +173,9 @@ impl LaunchRecorder {
     /// If it fails, or panics, the uses are recorded all the same: part of its work may be in
     /// flight.
     ///
-    /// With feature `nvtx`, under memcheck, the kernels of a strict launch are restricted to the recorded
-    /// uses while `enqueue` runs: a write to a block that was recorded as read, and an access to
-    /// another announced block, are reported (`dmr_nvtx::restricted`). A prepared launch
+    /// With feature `nvtx`, under memcheck, the kernels of a strict launch are restricted to the
+    /// recorded uses while `enqueue` runs: a write to a block that was recorded as read, and an
+    /// access to another announced block, are reported (`dmr_nvtx::restricted`). A prepared launch
     /// is not restricted: it may be finished on another thread, and permissions belong to a thread.
     ///
     /// # Errors
@@ -188,8 +192,9 @@ impl LaunchRecorder {
         self.launch_with(ctx, (), |stream, ()| enqueue(stream))
     }
 
-    /// As [`launch`](Self::launch), for the wrappers of cudarc: records the uses of `memory`, too, and passes views of
-    /// it to `enqueue`, which cuBLAS, cuDNN, cuRAND and cudarc's copies take. See [`LaunchView`](crate::LaunchView).
+    /// As [`launch`](Self::launch), for the wrappers of cudarc: records the uses of `memory`, too,
+    /// and passes views of it to `enqueue`, which cuBLAS, cuDNN, cuRAND and cudarc's copies take.
+    /// See [`LaunchView`](crate::LaunchView).
     ///
     /// `memory` consists of [`Reads`](crate::Reads), [`Writes`](crate::Writes) and
     /// [`ReadsAndWrites`](crate::ReadsAndWrites), in tuples, arrays, vectors and options:
@@ -199,13 +204,20 @@ impl LaunchRecorder {
     /// # use dmr_launch::{LaunchError, LaunchRecorder, Reads, Writes};
     /// # use dmr_streams::DeviceContext;
     /// # use cudarc::driver::DriverError;
-    /// # fn copy(ctx: &impl DeviceContext, a: &DeviceBlock, b: &mut DeviceBlock) -> Result<(), LaunchError<DriverError>> {
+    /// # fn copy(
+    /// #     ctx: &impl DeviceContext,
+    /// #     a: &DeviceBlock,
+    /// #     b: &mut DeviceBlock,
+    /// # ) -> Result<(), LaunchError<DriverError>> {
     /// let launch = LaunchRecorder::new_strict(ctx.streams().default_stream());
-    /// launch.launch_with(ctx, (Reads(a), Writes(b)), |stream, (a, mut b)| stream.memcpy_dtod(&a, &mut b))
+    /// launch.launch_with(ctx, (Reads(a), Writes(b)), |stream, (a, mut b)| {
+    ///     stream.memcpy_dtod(&a, &mut b)
+    /// })
     /// # }
     /// ```
     ///
-    /// The memory must be tracked, also if the recorder is permissive: the wrappers are safe functions.
+    /// The memory must be tracked, also if the recorder is permissive: the wrappers are safe
+    /// functions.
     ///
     /// # Errors
     ///
@@ -286,8 +298,8 @@ impl LaunchRecorder {
         self.uses.len() + self.peers.iter().map(|peer| peer.uses().len()).sum::<usize>()
     }
 
-    /// Returns the number of uses of external memory that a permissive recorder has skipped so far. Prepare adds
-    /// the blocks whose uses the context's resource does not track.
+    /// Returns the number of uses of external memory that a permissive recorder has skipped so far.
+    /// Prepare adds the blocks whose uses the context's resource does not track.
     #[must_use]
     pub fn skipped_count(&self) -> usize {
         self.skipped
@@ -342,8 +354,8 @@ impl LaunchRecorder {
         }
     }
 
-    /// Finds a use by its bytes and the whole identity of its block: another generation at the same address is
-    /// another block.
+    /// Finds a use by its bytes and the whole identity of its block: another generation at the same
+    /// address is another block.
     fn add(&mut self, new: BlockUse, column: Option<AllocTag>) {
         let is_same = |known: &BlockUse| known.bytes == new.bytes && known.block == new.block;
         match self.uses.iter().position(is_same) {
@@ -373,8 +385,9 @@ impl LaunchRecorder {
         }
     }
 
-    /// Declares the recorded uses of a strict launch to the simulated driver, for the work that this thread submits to
-    /// `stream`, or to all streams. The work of a permissive launch may access anything.
+    /// Declares the recorded uses of a strict launch to the simulated driver, for the work that
+    /// this thread submits to `stream`, or to all streams. The work of a permissive launch may
+    /// access anything.
     #[cold]
     #[inline(never)]
     fn declare(&self, device: &Device, stream: Option<&StreamGuard<'_>>) -> Option<Declaration> {
@@ -437,7 +450,8 @@ impl LaunchRecorder {
         let is_foreign = |block: BlockId| block.alloc_stream().pool() != Some(pool);
         let pinned = self.pinned;
         let tracks = self.uses.len() == pinned || resource.supports_block_use_tracking();
-        // Host memory is never left out: its windows open whatever its resource claims, or the launch is refused.
+        // Host memory is never left out: its windows open whatever its resource claims, or the
+        // launch is refused.
         let untracked = |block: BlockId| !tracks && !block.slot().is_of_host_memory();
         let unordered = |index, block| (index >= pinned && untracked(block)) || is_foreign(block);
         let mut uses = self.uses.iter().enumerate();

@@ -21,24 +21,26 @@ use crate::lent::LentSlice;
 
 /// Memory that a launch reads, for cudarc's wrappers: cuBLAS, cuDNN, cuRAND, copies.
 ///
-/// From [`launch_with`](crate::LaunchRecorder::launch_with), for the time of its closure. Implements cudarc's
-/// [`DevicePtr`], and is an argument of a kernel: `launch_builder(..).arg(&view)`. A kernel that takes it is
-/// launched on the launch's stream.
+/// From [`launch_with`](crate::LaunchRecorder::launch_with), for the time of its closure.
+/// Implements cudarc's [`DevicePtr`], and is an argument of a kernel:
+/// `launch_builder(..).arg(&view)`. A kernel that takes it is launched on the launch's stream.
 ///
 /// # Another stream
 ///
-/// A wrapper may use it on another stream than the launch's, say that of a cuBLAS handle. That stream waits
-/// for the launch's work so far, and the launch's stream waits for the use: at the latest when the closure
-/// ends, and before the next use of any view. Kernel arguments are such uses when they are added.
+/// A wrapper may use it on another stream than the launch's, say that of a cuBLAS handle. That
+/// stream waits for the launch's work so far, and the launch's stream waits for the use: at the
+/// latest when the closure ends, and before the next use of any view. Kernel arguments are such
+/// uses when they are added.
 ///
-/// What cannot be ordered is an error of the launch ([`LaunchError::View`](crate::LaunchError::View)): a stream
-/// that captures a graph and one of another context get a null address instead of the memory's; where an event
-/// cannot be recorded, the device is synchronised. cudarc's guard ([`SyncOnDrop`]) must be dropped inside of the
-/// closure: one that was forgotten has the same consequence. Without cudarc's event tracking the guard
-/// synchronises the other stream.
+/// What cannot be ordered is an error of the launch
+/// ([`LaunchError::View`](crate::LaunchError::View)): a stream that captures a graph and one of
+/// another context get a null address instead of the memory's; where an event cannot be recorded,
+/// the device is synchronised. cudarc's guard ([`SyncOnDrop`]) must be dropped inside of the
+/// closure: one that was forgotten has the same consequence. Without cudarc's event tracking the
+/// guard synchronises the other stream.
 ///
-/// cudarc's copy between two contexts (`memcpy_dtod`) does not use the view on the stream that copies, so it is
-/// not ordered: use a copy of a buffer.
+/// cudarc's copy between two contexts (`memcpy_dtod`) does not use the view on the stream that
+/// copies, so it is not ordered: use a copy of a buffer.
 pub struct LaunchView<'s, T> {
     arg: KernelArg,
     len: usize,
@@ -48,8 +50,8 @@ pub struct LaunchView<'s, T> {
 
 /// Memory that a launch writes, or reads and writes, for cudarc's wrappers.
 ///
-/// As [`LaunchView`]; implements [`DevicePtrMut`], too. cudarc's copies between the device and the host take pinned
-/// memory [as such](Self::as_pinned).
+/// As [`LaunchView`]; implements [`DevicePtrMut`], too. cudarc's copies between the device and the
+/// host take pinned memory [as such](Self::as_pinned).
 pub struct LaunchViewMut<'s, T> {
     view: LaunchView<'s, T>,
     is_pinned: bool,
@@ -81,16 +83,17 @@ impl<'s, T> LaunchView<'s, T> {
 
     /// Lends the memory as a slice of cudarc, for a function that takes no other type.
     ///
-    /// The slice belongs to the launch's stream. Uses on other streams come after the launch's work so far, and the
-    /// launch's stream waits for them, as cudarc orders them: it remembers one reader of a slice, the last,
-    /// so use it on at most one other stream. Without cudarc's event tracking, use it on no other stream.
+    /// The slice belongs to the launch's stream. Uses on other streams come after the launch's work
+    /// so far, and the launch's stream waits for them, as cudarc orders them: it remembers one
+    /// reader of a slice, the last, so use it on at most one other stream. Without cudarc's event
+    /// tracking, use it on no other stream.
     ///
     /// A clone of the slice is a copy, and may be kept.
     ///
     /// # Errors
     ///
-    /// [`Driver`](dmr_core::ResourceError::Driver); [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing).
-    /// `use_slice` was not called.
+    /// [`Driver`](dmr_core::ResourceError::Driver);
+    /// [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing). `use_slice` was not called.
     pub fn lend<R>(&self, use_slice: impl FnOnce(&CudaSlice<T>) -> R) -> ResourceResult<R> {
         // SAFETY: the memory is that of the view, which outlives the call.
         let lent = unsafe { LentSlice::new(self.others, self.arg.device_ptr(), self.len) }?;
@@ -151,8 +154,8 @@ impl<'s, T> LaunchViewMut<'s, T> {
         self.view
     }
 
-    /// Lends the memory as cudarc's view for writing, as [`LaunchView::lend`] does. Not as a `&mut CudaSlice`,
-    /// which could be exchanged for another one.
+    /// Lends the memory as cudarc's view for writing, as [`LaunchView::lend`] does. Not as a
+    /// `&mut CudaSlice`, which could be exchanged for another one.
     ///
     /// # Errors
     ///
@@ -214,8 +217,8 @@ impl<T> DevicePtrMut<T> for LaunchViewMut<'_, T> {
     }
 }
 
-// SAFETY: adds the address of a `KernelArg`, which is how kernels take pointers, and which lives as long as the
-// borrow.
+// SAFETY: adds the address of a `KernelArg`, which is how kernels take pointers, and which lives as
+// long as the borrow.
 unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b LaunchView<'_, T>> for LaunchArgs<'a> {
     #[inline(always)]
     fn arg(&mut self, view: &'b LaunchView<'_, T>) -> &mut Self {

@@ -12,11 +12,11 @@ use crate::peer::{PeerUses, PeerWindows};
 
 static UNFINISHED: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number of launches of this process that were prepared and neither finished nor cancelled, and of
-/// recorders with uses that were neither launched nor prepared.
+/// Returns the number of launches of this process that were prepared and neither finished nor
+/// cancelled, and of recorders with uses that were neither launched nor prepared.
 ///
-/// The uses of a prepared launch were recorded when it was dropped, as if finished. Each is a mistake, or a panic
-/// before finish.
+/// The uses of a prepared launch were recorded when it was dropped, as if finished. Each is a
+/// mistake, or a panic before finish.
 #[must_use]
 pub fn unfinished_launches() -> u64 {
     UNFINISHED.load(Ordering::Relaxed)
@@ -29,7 +29,8 @@ pub(crate) fn count_unlaunched(stream: StreamId, uses: usize) {
     report_unlaunched(stream, uses);
 }
 
-/// The windows of a launch on these streams, with blocks of this resource. They are closed in any case.
+/// The windows of a launch on these streams, with blocks of this resource. They are closed in any
+/// case.
 #[derive(Debug)]
 pub(crate) struct Windows<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> {
     streams: S,
@@ -78,8 +79,9 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
         Ok(())
     }
 
-    /// Opens the windows of all these uses, or of none: tries again, up to `timeout`, while windows of other
-    /// streams conflict. While one does, opens no window, which would refuse launches that need not wait.
+    /// Opens the windows of all these uses, or of none: tries again, up to `timeout`, while windows
+    /// of other streams conflict. While one does, opens no window, which would refuse launches that
+    /// need not wait.
     #[cold]
     pub(crate) fn open_within(
         &mut self,

@@ -1,5 +1,5 @@
-//! R2: uses of the same bytes of one block collapse into one; those of other bytes, and two generations at one
-//! address, never do.
+//! R2: uses of the same bytes of one block collapse into one; those of other bytes, and two
+//! generations at one address, never do.
 
 mod spy;
 

@@ -1,4 +1,5 @@
-//! R7: a recorder dropped without launch or finish is counted, a prepared one records, and neither panics.
+//! R7: a recorder dropped without launch or finish is counted, a prepared one records, and neither
+//! panics.
 
 mod spy;
 

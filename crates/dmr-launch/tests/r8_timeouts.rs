@@ -141,7 +141,8 @@ fn launches_that_wait_for_each_others_blocks_all_go_on() {
     scene.assert_clean();
 }
 
-/// The window of the second launch would be in the way of the others, although that launch does nothing yet.
+/// The window of the second launch would be in the way of the others, although that launch does
+/// nothing yet.
 #[test]
 fn a_launch_that_waits_refuses_no_launch_on_the_blocks_that_it_would_use() {
     let mut scene = Scene::new();

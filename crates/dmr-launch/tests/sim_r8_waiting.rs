@@ -1,4 +1,5 @@
-//! R8: a launch that waits for a window opens none meanwhile, and returns at once when the device is lost.
+//! R8: a launch that waits for a window opens none meanwhile, and returns at once when the device
+//! is lost.
 
 mod counting;
 

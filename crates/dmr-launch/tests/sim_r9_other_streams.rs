@@ -1,4 +1,5 @@
-//! R9: what cannot be ordered on another stream is refused, or waited for, and is an error of the launch.
+//! R9: what cannot be ordered on another stream is refused, or waited for, and is an error of the
+//! launch.
 
 #![allow(unsafe_code, reason = "submits to an address whose guard was forgotten")]
 
@@ -71,7 +72,8 @@ impl Scene {
         Self { rig, ctx, home, other, block }
     }
 
-    /// Writes the block once more, on another stream of the pool: a race if the launch's work is not ordered.
+    /// Writes the block once more, on another stream of the pool: a race if the launch's work is
+    /// not ordered.
     fn assert_clean(self) {
         let Self { rig, ctx, home, other, mut block } = self;
         let away = rig.stream();

@@ -5,7 +5,8 @@ use std::ffi::{c_int, c_void};
 /// A tool's handle of a heap or a permissions object; null if the tool refused it.
 pub(crate) type Handle = *mut c_void;
 
-/// The process-wide domain, which needs no registration: every call of the memory extension accepts it.
+/// The process-wide domain, which needs no registration: every call of the memory extension accepts
+/// it.
 pub(crate) const NO_DOMAIN: Handle = std::ptr::null_mut();
 
 pub(crate) const NVTX_VERSION: u16 = 3;

@@ -29,8 +29,8 @@ pub(crate) fn memory_extension() -> Option<Initialize> {
 /// The symbol has type `T`, which is a function pointer.
 pub(crate) unsafe fn entry_point<T: Copy>(symbol: &[u8]) -> Option<T> {
     let path = env::var_os(VARIABLE).filter(|path| !path.is_empty() && path != NO_LIBRARY)?;
-    // SAFETY: the tool that started this process has set the variable, so that this library is loaded;
-    // the tool is responsible for the library's constructors.
+    // SAFETY: the tool that started this process has set the variable, so that this library is
+    // loaded; the tool is responsible for the library's constructors.
     let library = unsafe { Library::new(path) }.ok()?;
     // SAFETY: of type `T`, as the caller promises.
     let function = unsafe { library.get::<T>(symbol) }.ok().map(|function| *function);

@@ -1,4 +1,5 @@
-//! NVTX for stream-ordered GPU memory: announces blocks, declared uses and names to an attached tool.
+//! NVTX for stream-ordered GPU memory: announces blocks, declared uses and names to an attached
+//! tool.
 //!
 //! | function | what it does |
 //! | --- | --- |
@@ -6,13 +7,13 @@
 //! | [`restricted`], [`unrestricted`] | restricts the kernels of a launch to its declared uses, or lifts that restriction; Compute Sanitizer reports other accesses |
 //! | [`range`], [`name_stream`] | name work and streams on the timeline of Nsight Systems |
 //!
-//! The tool is the library that `NVTX_INJECTION64_PATH` names, as for every program with NVTX; Compute
-//! Sanitizer and Nsight set that variable. The first call of a process looks for it. Without a tool a
-//! later call costs one load and a comparison. `docs/src/driver-facts.md` of the project lists what
-//! Compute Sanitizer was measured to accept and to report.
+//! The tool is the library that `NVTX_INJECTION64_PATH` names, as for every program with NVTX;
+//! Compute Sanitizer and Nsight set that variable. The first call of a process looks for it.
+//! Without a tool a later call costs one load and a comparison. `docs/src/driver-facts.md` of the
+//! project lists what Compute Sanitizer was measured to accept and to report.
 //!
-//! The ABI is that of NVTX 3: `nvToolsExtMem.h`, `nvtxExtTypes.h` and `nvtxTypes.h`, which are Apache-2.0
-//! with LLVM exception. None of their code is in here.
+//! The ABI is that of NVTX 3: `nvToolsExtMem.h`, `nvtxExtTypes.h` and `nvtxTypes.h`, which are
+//! Apache-2.0 with LLVM exception. None of their code is in here.
 
 #![allow(unsafe_code, reason = "calls the functions of a tool")]
 
@@ -28,9 +29,9 @@ pub use names::{name_stream, range};
 pub use observer::memory_observer;
 pub use permissions::{restricted, unrestricted};
 
-/// Attaches a tool by its initializer, in place of the one that the environment names: for tests with
-/// a tool of their own. Returns whether a tool is attached. A process has one tool at most: after a
-/// call that has looked for one, this attaches nothing.
+/// Attaches a tool by its initializer, in place of the one that the environment names: for tests
+/// with a tool of their own. Returns whether a tool is attached. A process has one tool at most:
+/// after a call that has looked for one, this attaches nothing.
 ///
 /// # Safety
 ///

@@ -1,5 +1,5 @@
-//! Names of streams and of ranges, for the timeline of Nsight Systems: NVTX's core, whose tables a tool
-//! fills as `nvtxTypes.h` and `nvtxImpl.h` describe.
+//! Names of streams and of ranges, for the timeline of Nsight Systems: NVTX's core, whose tables a
+//! tool fills as `nvtxTypes.h` and `nvtxImpl.h` describe.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -131,8 +131,8 @@ fn look_for_core() -> *mut Core {
     if !before.is_null() {
         return before;
     }
-    // A stream is named before the first launch, so both searches are done before that, and the launch
-    // makes no allocation on the host's heap.
+    // A stream is named before the first launch, so both searches are done before that, and the
+    // launch makes no allocation on the host's heap.
     let _ = crate::tool::tool();
     let found = initialize().map_or(NO_TOOL, |core| Box::into_raw(Box::new(core)));
     FOUND.store(found, Ordering::Release);

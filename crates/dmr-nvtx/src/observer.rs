@@ -12,15 +12,15 @@ use crate::tool::{Tool, tool};
 /// The largest length of a region's name, in bytes.
 const MAX_NAME: usize = 49;
 
-/// Returns an observer that announces heaps and blocks to the attached tool, or `None` where no tool
-/// with NVTX's memory extension is attached.
+/// Returns an observer that announces heaps and blocks to the attached tool, or `None` where no
+/// tool with NVTX's memory extension is attached.
 ///
-/// All observers of a process share one list of heaps and regions. A region outside of every heap is
-/// an allocation of the driver, which the tool detects itself: the observer only names it and
+/// All observers of a process share one list of heaps and regions. A region outside of every heap
+/// is an allocation of the driver, which the tool detects itself: the observer only names it and
 /// includes it in [`restricted`](crate::restricted). In a forked child an observer does nothing.
 ///
-/// The heaps must be memory of `cuMemAlloc`. Compute Sanitizer 2025.3.1 refuses others, reports each
-/// refusal as an error, and then detects no block inside.
+/// The heaps must be memory of `cuMemAlloc`. Compute Sanitizer 2025.3.1 refuses others, reports
+/// each refusal as an error, and then detects no block inside.
 #[must_use]
 pub fn memory_observer() -> Option<Arc<dyn MemoryObserver>> {
     tool().map(|tool| Arc::new(NvtxObserver { tool }) as _)
@@ -83,8 +83,8 @@ impl fmt::Debug for NvtxObserver {
     }
 }
 
-/// Returns the name of a region with this tag; `None` for an empty tag. Compute Sanitizer counts a name
-/// as an error if it is empty, longer than 49 bytes, or not printable ASCII.
+/// Returns the name of a region with this tag; `None` for an empty tag. Compute Sanitizer counts a
+/// name as an error if it is empty, longer than 49 bytes, or not printable ASCII.
 fn region_name(tag: AllocTag) -> Option<CString> {
     let printable = |c: char| if c == ' ' || c.is_ascii_graphic() { c as u8 } else { b'?' };
     let name: Vec<u8> = tag.name().chars().take(MAX_NAME).map(printable).collect();

@@ -13,15 +13,15 @@ thread_local! {
     static BOUND: Cell<Handle> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// Runs `work`, during which the attached tool checks the kernels that this thread launches on the stream of its
-/// first launch: they may access memory as `uses` declares.
+/// Runs `work`, during which the attached tool checks the kernels that this thread launches on the
+/// stream of its first launch: they may access memory as `uses` declares.
 ///
 /// A block that `uses` declares as read must only be read. One that is declared as written may be
 /// read as well, because a kernel may read back what it has written. Every other block that an
-/// [observer](crate::memory_observer) has announced must not be accessed. A use counts for the whole
-/// block: there are no permissions for parts. Memory that was not announced is not checked (globals and
-/// constants of a module, local memory, allocations of other libraries), and neither are copies and
-/// memory sets.
+/// [observer](crate::memory_observer) has announced must not be accessed. A use counts for the
+/// whole block: there are no permissions for parts. Memory that was not announced is not checked
+/// (globals and constants of a module, local memory, allocations of other libraries), and neither
+/// are copies and memory sets.
 ///
 /// The restriction ends when `work` returns or panics. A nested call replaces it until that call
 /// returns. Without a tool this only calls `work`.
@@ -35,8 +35,8 @@ pub fn restricted<T>(uses: &[BlockUse], work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Runs `work` without the restriction of an enclosing [`restricted`] call: for launches whose uses are
-/// not all declared.
+/// Runs `work` without the restriction of an enclosing [`restricted`] call: for launches whose uses
+/// are not all declared.
 pub fn unrestricted<T>(work: impl FnOnce() -> T) -> T {
     let Some(tool) = tool() else { return work() };
     let _bound = Binding::new(tool, ptr::null_mut());

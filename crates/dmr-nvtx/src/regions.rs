@@ -87,8 +87,8 @@ impl Regions {
     /// Returns the access that a launch with these uses has to each announced region. Uses of other
     /// memory are left out.
     ///
-    /// A use is found by its generation: a part that an adaptor returns has the generation of the whole, and
-    /// another address.
+    /// A use is found by its generation: a part that an adaptor returns has the generation of the
+    /// whole, and another address.
     pub(crate) fn assigned(&self, uses: &[BlockUse]) -> Vec<AssignDesc> {
         let flags = |region: &Region| {
             let of_region = uses.iter().filter(|it| it.block.generation() == region.generation);

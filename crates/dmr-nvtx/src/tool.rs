@@ -48,8 +48,8 @@ static LOOKING: PerProcess<Mutex<()>> = PerProcess::new(Mutex::default);
 /// The value of [`FOUND`] when there is no tool.
 const NO_TOOL: *mut Tool = ptr::dangling_mut();
 
-/// Returns the attached tool. Looks for one in the first call of the process; a later call without a
-/// tool costs one load. A forked child has none: the tool is attached to its parent.
+/// Returns the attached tool. Looks for one in the first call of the process; a later call without
+/// a tool costs one load. A forked child has none: the tool is attached to its parent.
 #[inline]
 pub(crate) fn tool() -> Option<&'static Tool> {
     let found = FOUND.load(Ordering::Acquire);
@@ -106,8 +106,8 @@ impl Tool {
             get_export_function: ptr::null(),
             info: ptr::null(),
         };
-        // SAFETY: an initializer, called once, with the structure that the header defines; the slots
-        // live forever.
+        // SAFETY: an initializer, called once, with the structure that the header defines; the
+        // slots live forever.
         let takes_part = unsafe { initialize(&raw mut module) } != 0;
         // A slot of 0 was not filled, one of 1 is switched off.
         let filled = |index: usize| {
@@ -229,8 +229,9 @@ impl Tool {
 
     /// Makes a permissions object with these regions.
     pub(crate) fn create_permissions(&self, assigned: &[AssignDesc]) -> Handle {
-        // The flags that exclude memory without an assignment have no effect in Compute Sanitizer 2025.3.1 on
-        // memory without process-wide permissions, so the caller assigns permissions to every region.
+        // The flags that exclude memory without an assignment have no effect in Compute Sanitizer
+        // 2025.3.1 on memory without process-wide permissions, so the caller assigns permissions to
+        // every region.
         // SAFETY: takes no pointer but the domain.
         let permissions = unsafe { (self.functions.permissions_create)(NO_DOMAIN, 0) };
         if assigned.is_empty() || permissions.is_null() {

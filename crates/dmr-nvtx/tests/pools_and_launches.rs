@@ -1,5 +1,5 @@
-//! A tool to which a pool's blocks are announced gets exactly the blocks, and a launch is restricted to its
-//! declared uses, however it ends.
+//! A tool to which a pool's blocks are announced gets exactly the blocks, and a launch is
+//! restricted to its declared uses, however it ends.
 
 #![allow(unsafe_code, reason = "attaches a tool")]
 
@@ -129,7 +129,8 @@ fn the_regions_of_a_pool_are_its_blocks_with_the_requested_bytes() {
     stage.end();
 }
 
-/// Only the names of the direct backend's blocks are announced: the tool detects the allocations itself.
+/// Only the names of the direct backend's blocks are announced: the tool detects the allocations
+/// itself.
 #[test]
 fn blocks_of_the_direct_backend_are_named_and_not_registered() {
     let stage = Stage::new(Stack::Direct);

@@ -1,5 +1,5 @@
-//! On the simulated driver an attached tool changes nothing: that driver has an observer of its own,
-//! and a tool for NVIDIA's driver does not have its memory.
+//! On the simulated driver an attached tool changes nothing: that driver has an observer of its
+//! own, and a tool for NVIDIA's driver does not have its memory.
 
 #![allow(unsafe_code, reason = "attaches a tool")]
 

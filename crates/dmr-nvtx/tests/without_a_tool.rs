@@ -1,5 +1,5 @@
-//! Without a tool, or with a library that is not one, there is no observer, and all other functions run their
-//! work. Each case is a process of its own: a tool is looked for once per process.
+//! Without a tool, or with a library that is not one, there is no observer, and all other functions
+//! run their work. Each case is a process of its own: a tool is looked for once per process.
 
 #![cfg(target_os = "linux")]
 

@@ -20,10 +20,11 @@ const TRIES: usize = 16;
 pub(crate) struct Found<'p> {
     pub(crate) arena: &'p Arena,
     pub(crate) chunk: AcquiredChunk,
-    /// The dependencies that the own stream was made to wait for; `None` for a chunk that was not lent.
+    /// The dependencies that the own stream was made to wait for; `None` for a chunk that was not
+    /// lent.
     after: Option<Dependencies>,
-    /// The hand that holds the chunk until it is a block's or free again; `None` for a chunk that nothing but
-    /// a lack of use slots can keep from becoming a block's.
+    /// The hand that holds the chunk until it is a block's or free again; `None` for a chunk that
+    /// nothing but a lack of use slots can keep from becoming a block's.
     hand: Option<Hand<'p>>,
 }
 
@@ -48,16 +49,16 @@ pub(crate) enum Share {
 pub(crate) enum LadderStep {
     /// A page of its own, for a stream that has borrowed many chunks.
     Settle,
-    /// A chunk of the own arena that other streams have used, or of another arena, which the stream may use at
-    /// once.
+    /// A chunk of the own arena that other streams have used, or of another arena, which the stream
+    /// may use at once.
     LendReady,
     /// Such a chunk that the stream is made to wait for.
     LendWaiting,
-    /// Memory from upstream, which saves waits and costs memory: over pages, `compact` reserves only a few
-    /// before its streams wait, unless threads contend for arenas.
+    /// Memory from upstream, which saves waits and costs memory: over pages, `compact` reserves
+    /// only a few before its streams wait, unless threads contend for arenas.
     Grow(Share),
-    /// Memory that was pending and the host has waited for, or that went back to upstream and was reserved
-    /// again.
+    /// Memory that was pending and the host has waited for, or that went back to upstream and was
+    /// reserved again.
     Reclaim,
 }
 
@@ -119,8 +120,8 @@ const LADDER: [LadderStep; 6] = [
 ];
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Acquires a chunk that the arena's stream may use at once, unless one was acquired `already`, and the
-    /// use slot of its block: the one that the chunk's last block has left, or a new one.
+    /// Acquires a chunk that the arena's stream may use at once, unless one was acquired `already`,
+    /// and the use slot of its block: the one that the chunk's last block has left, or a new one.
     #[inline(never)]
     pub(crate) fn acquire_slowly(
         &self,
@@ -190,13 +191,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         drop(hand);
     }
 
-    /// Climbs the ladder, and repeats that as long as the search may have missed memory in another thread's
-    /// hand.
+    /// Climbs the ladder, and repeats that as long as the search may have missed memory in another
+    /// thread's hand.
     ///
     /// # Errors
     ///
     /// [`OutOfMemory`](ResourceError::OutOfMemory) if there is not enough, or upstream's error;
-    /// [`StreamCapturing`](ResourceError::StreamCapturing) if the stream has begun to capture a graph.
+    /// [`StreamCapturing`](ResourceError::StreamCapturing) if the stream has begun to capture a
+    /// graph.
     #[cold]
     fn climb_again<'p>(&'p self, own: &'p Arena, request: Request) -> ResourceResult<Found<'p>> {
         let mut refused = None;
@@ -256,7 +258,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             if let Some(found) = found {
                 own.lock().count_step(step, !std::ptr::eq(found.arena, own));
                 // A wait that the driver has refused, because the stream captures by now, ends the
-                // capture: then the caller needs the error, and not the memory that was found instead.
+                // capture: then the caller needs the error, and not the memory that was found
+                // instead.
                 if step.may_wait()
                     && let Err(captures) = self.refuse_captured(own.home)
                 {
@@ -288,8 +291,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.slack.decay(allocated, live);
     }
 
-    /// Acquires a chunk after the host has waited for all pending memory, and free segments have gone back
-    /// to upstream. Skips no arena because it is locked.
+    /// Acquires a chunk after the host has waited for all pending memory, and free segments have
+    /// gone back to upstream. Skips no arena because it is locked.
     ///
     /// # Errors
     ///

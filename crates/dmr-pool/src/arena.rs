@@ -18,8 +18,9 @@ use crate::span::Span;
 /// An arena. Its lock is never held across a driver call, nor while more than some thousand chunks
 /// are looked at; threads of other streams lock it only when their own arena has no room.
 ///
-/// *Free* means that the arena's own stream may use a chunk without waiting. Another stream may use the
-/// chunk after the work that had been submitted to the arena's stream when the chunk became free.
+/// *Free* means that the arena's own stream may use a chunk without waiting. Another stream may use
+/// the chunk after the work that had been submitted to the arena's stream when the chunk became
+/// free.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Arena {
@@ -46,7 +47,8 @@ pub(crate) struct State {
     pub(crate) counts: Counts,
     /// Chunks that its stream acquired by a step of the ladder.
     pub(crate) steps: StepCounts,
-    /// Chunks that it borrowed from other arenas since it last looked for a page of its own instead.
+    /// Chunks that it borrowed from other arenas since it last looked for a page of its own
+    /// instead.
     loans: u32,
     /// By chunk.
     block_records: Vec<Box<[BlockRecord; RECORDS]>>,
@@ -85,7 +87,8 @@ impl Default for BlockRecord {
     }
 }
 
-/// Block records of a row. They are never moved: for half a million of them that would take milliseconds.
+/// Block records of a row. They are never moved: for half a million of them that would take
+/// milliseconds.
 const RECORDS: usize = 1024;
 
 /// Returns the row and the index of a chunk's block record.
@@ -112,8 +115,8 @@ impl Request {
     }
 }
 
-/// The state of the arena when it was last unlocked, approximately. Other threads read it without the
-/// lock; it has a cache line of its own.
+/// The state of the arena when it was last unlocked, approximately. Other threads read it without
+/// the lock; it has a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Hints {
@@ -154,11 +157,12 @@ impl ChunkLocation {
     }
 }
 
-/// Bytes by which the hint of an arena's live bytes may always be wrong, so that a small block that is
-/// allocated and freed again and again does not change the hint each time.
+/// Bytes by which the hint of an arena's live bytes may always be wrong, so that a small block that
+/// is allocated and freed again and again does not change the hint each time.
 const TOLERANCE: u64 = 256 << 10;
 
-/// Loans that cost about as much as moving a page does: each is a search of other arenas, with queries.
+/// Loans that cost about as much as moving a page does: each is a search of other arenas, with
+/// queries.
 const LOANS_OF_A_PAGE: u32 = 64;
 impl Arena {
     /// Makes an arena whose hint of the live bytes is exact up to 1 part in 2 to the power of
@@ -176,8 +180,8 @@ impl Arena {
         locked
     }
 
-    /// Locks the arena, for [`Heap::acquire`] and [`Heap::release_for_reuse`] only: the chunk that was freed
-    /// last may not be merged yet.
+    /// Locks the arena, for [`Heap::acquire`] and [`Heap::release_for_reuse`] only: the chunk that
+    /// was freed last may not be merged yet.
     #[inline(always)]
     pub(crate) fn lock_for_block(&self) -> Locked<'_> {
         let state = self.state.lock();
@@ -214,8 +218,8 @@ impl Arena {
 }
 
 impl State {
-    /// Removes the use slot that a chunk's last block has left, for its next block, which has this tag.
-    /// `None` if the chunk has had no block.
+    /// Removes the use slot that a chunk's last block has left, for its next block, which has this
+    /// tag. `None` if the chunk has had no block.
     #[inline(always)]
     pub(crate) fn use_slot(&mut self, chunk: ChunkId, tag: AllocTag) -> Option<FreeSlot> {
         let record = self.block_record(chunk)?;
@@ -230,8 +234,9 @@ impl State {
         self.counts.allocated += bytes;
     }
 
-    /// Counts bytes of a chunk's block as deallocated and as freed, and keeps its use slot for the chunk's
-    /// next block. (Chunks that are merged and cut again get the same ids, and so the same slots.)
+    /// Counts bytes of a chunk's block as deallocated and as freed, and keeps its use slot for the
+    /// chunk's next block. (Chunks that are merged and cut again get the same ids, and so the same
+    /// slots.)
     #[inline(always)]
     pub(crate) fn end_block(
         &mut self,
@@ -278,14 +283,15 @@ impl State {
         Some(&mut self.block_records.get_mut(row)?[at])
     }
 
-    /// Counts a step of the ladder that has found a chunk, which is in another arena if it is a loan.
+    /// Counts a step of the ladder that has found a chunk, which is in another arena if it is a
+    /// loan.
     pub(crate) fn count_step(&mut self, step: LadderStep, is_loan: bool) {
         self.steps.count(step);
         self.loans += u32::from(is_loan);
     }
 
-    /// Restarts the count of borrowed chunks if it is so large that a page of the stream's own costs less;
-    /// returns whether it was.
+    /// Restarts the count of borrowed chunks if it is so large that a page of the stream's own
+    /// costs less; returns whether it was.
     pub(crate) fn restart_many_loans(&mut self) -> bool {
         let is_dear = self.loans >= LOANS_OF_A_PAGE;
         if is_dear {

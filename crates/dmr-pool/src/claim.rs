@@ -22,8 +22,8 @@ impl Drop for Claim<'_> {
 }
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Claims `bytes` of upstream's memory, if `fits` returns `true` for the bytes that are reserved
-    /// and claimed already and the maximum allows them.
+    /// Claims `bytes` of upstream's memory, if `fits` returns `true` for the bytes that are
+    /// reserved and claimed already and the maximum allows them.
     pub(crate) fn claim(&self, bytes: u64, fits: impl Fn(u64) -> bool) -> Option<Claim<'_>> {
         let most = self.most_from_upstream();
         let add =
@@ -45,15 +45,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         most.min(self.upstream_has.load(Ordering::Relaxed))
     }
 
-    /// Notes that upstream has refused `bytes`: it is not asked for as much again until the pool has
-    /// less, or [`ask_upstream_again`](Self::ask_upstream_again) is called.
+    /// Notes that upstream has refused `bytes`: it is not asked for as much again until the pool
+    /// has less, or [`ask_upstream_again`](Self::ask_upstream_again) is called.
     pub(crate) fn note_refusal(&self, bytes: u64) {
         let refused = self.reserved.load(Ordering::Relaxed).saturating_add(bytes);
         self.upstream_has.store(refused.saturating_sub(1), Ordering::Relaxed);
     }
 
-    /// Forgets what upstream refused: others may have returned memory to it. Returns `false` if it has
-    /// refused nothing since the last call.
+    /// Forgets what upstream refused: others may have returned memory to it. Returns `false` if it
+    /// has refused nothing since the last call.
     pub(crate) fn ask_upstream_again(&self) -> bool {
         self.upstream_has.swap(u64::MAX, Ordering::Relaxed) != u64::MAX
     }

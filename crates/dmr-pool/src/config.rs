@@ -5,8 +5,8 @@ use dmr_core::size::BLOCK_ALIGNMENT;
 /// The step in which a pool reserves memory from upstream, in bytes: a large page of the device.
 pub(crate) const SEGMENT_STEP: u64 = 2 << 20;
 
-/// The configuration of a [`PoolResource`](crate::PoolResource): how it reserves memory, keeps it and returns it to upstream.
-/// All sizes are bytes.
+/// The configuration of a [`PoolResource`](crate::PoolResource): how it reserves memory, keeps it
+/// and returns it to upstream. All sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolConfig {
@@ -14,44 +14,46 @@ pub struct PoolConfig {
     pub initial_size: u64,
     /// The most that is ever reserved from upstream at one time; `None` for what upstream has.
     pub maximum_size: Option<u64>,
-    /// A reap returns free memory to upstream as long as more than this is reserved. A trim also returns
-    /// what upstream keeps of it to the driver.
+    /// A reap returns free memory to upstream as long as more than this is reserved. A trim also
+    /// returns what upstream keeps of it to the driver.
     pub release_threshold: u64,
-    /// The most that is reserved at once, unless one block needs more; less while little is reserved,
-    /// and where many streams have memory of their own. Rounded up to 2 MiB.
+    /// The most that is reserved at once, unless one block needs more; less while little is
+    /// reserved, and where many streams have memory of their own. Rounded up to 2 MiB.
     pub growth: u64,
-    /// Blocks of this many bytes and more are dedicated: each has a segment of its own, which serves
-    /// one block at a time. Cut into smaller chunks it would leave holes that no other large block fits.
+    /// Blocks of this many bytes and more are dedicated: each has a segment of its own, which
+    /// serves one block at a time. Cut into smaller chunks it would leave holes that no other large
+    /// block fits.
     pub dedicated_from: u64,
     /// The pool may exceed its live bytes by 1/`slack_divisor` before it returns free segments to
     /// upstream, has streams wait for each other's memory, or reserves more. Contention of threads
     /// raises that, up to 7/16 more than the peak.
     pub slack_divisor: u32,
     /// The bytes of the pages that the pool maps itself, if upstream has virtual memory
-    /// ([`DeviceMemoryResource::virtual_memory`]); 0 for blocks even then. Rounded up to upstream's granularity;
-    /// less if the pool can have only a few of them. To map a page costs tens of microseconds, whatever its size; a
-    /// page is returned to upstream, or moves to another address, when all of it is free. `growth`,
-    /// `dedicated_from` and `slack_divisor` have no effect then.
+    /// ([`DeviceMemoryResource::virtual_memory`]); 0 for blocks even then. Rounded up to upstream's
+    /// granularity; less if the pool can have only a few of them. To map a page costs tens of
+    /// microseconds, whatever its size; a page is returned to upstream, or moves to another
+    /// address, when all of it is free. `growth`, `dedicated_from` and `slack_divisor` have no
+    /// effect then.
     ///
     /// [`DeviceMemoryResource::virtual_memory`]: dmr_core::DeviceMemoryResource::virtual_memory
     pub page_size: u64,
-    /// With pages, the pool may exceed its peak by 1/`page_slack_divisor` before it moves free pages
-    /// rather than create more. Contention of threads raises that.
+    /// With pages, the pool may exceed its peak by 1/`page_slack_divisor` before it moves free
+    /// pages rather than create more. Contention of threads raises that.
     pub page_slack_divisor: u32,
-    /// With pages, whether a stream waits for another's memory before the pool creates pages; else it
-    /// creates pages first, up to its slack.
+    /// With pages, whether a stream waits for another's memory before the pool creates pages; else
+    /// it creates pages first, up to its slack.
     pub waits_first: bool,
-    /// `true` if every allocation and free refuses a stream that captures a graph; asking the driver costs
-    /// about 15 ns each. A program that captures none can do without.
+    /// `true` if every allocation and free refuses a stream that captures a graph; asking the
+    /// driver costs about 15 ns each. A program that captures none can do without.
     pub checks_capture: bool,
     /// The alignment of every block: a power of two, at least 256, at most 2 MiB.
     pub alignment: usize,
 }
 
 impl PoolConfig {
-    /// Returns a configuration that puts time first: large blocks are cut from the same memory as small
-    /// ones, and found in a few dozen instructions. Over an upstream that has virtual memory, pages of
-    /// 32 MiB are mapped where they are needed.
+    /// Returns a configuration that puts time first: large blocks are cut from the same memory as
+    /// small ones, and found in a few dozen instructions. Over an upstream that has virtual memory,
+    /// pages of 32 MiB are mapped where they are needed.
     #[must_use]
     pub const fn fast() -> Self {
         Self {
@@ -69,10 +71,11 @@ impl PoolConfig {
         }
     }
 
-    /// Returns a configuration that puts memory first. Over an upstream that has virtual memory, pages of
-    /// 8 MiB are mapped where they are needed. Over others blocks from 64 MiB on are dedicated, and go
-    /// back to upstream rather than leave a hole: over the driver's pool, which moves pages, that costs a
-    /// few hundred nanoseconds. [`PoolStats::page_size`](crate::PoolStats::page_size) says which.
+    /// Returns a configuration that puts memory first. Over an upstream that has virtual memory,
+    /// pages of 8 MiB are mapped where they are needed. Over others blocks from 64 MiB on are
+    /// dedicated, and go back to upstream rather than leave a hole: over the driver's pool, which
+    /// moves pages, that costs a few hundred nanoseconds.
+    /// [`PoolStats::page_size`](crate::PoolStats::page_size) says which.
     #[must_use]
     pub const fn compact() -> Self {
         let mut compact = Self::fast();

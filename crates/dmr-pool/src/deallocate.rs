@@ -1,4 +1,5 @@
-//! Frees on the slow path: of chunks that other streams have used, and of blocks with an open window.
+//! Frees on the slow path: of chunks that other streams have used, and of blocks with an open
+//! window.
 
 use dmr_core::{BlockId, DeviceMemoryResource, StreamId};
 use dmr_streams::uses::{Dependencies, FreeSlot, Patience};
@@ -81,8 +82,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.free_closed();
     }
 
-    /// Frees the retired blocks whose last window has closed, and returns their bytes. On a lost device
-    /// an open window keeps no block.
+    /// Frees the retired blocks whose last window has closed, and returns their bytes. On a lost
+    /// device an open window keeps no block.
     pub(crate) fn free_closed(&self) -> u64 {
         if self.in_use.is_empty() {
             return 0;

@@ -1,5 +1,5 @@
-//! Memory from upstream: how much the pool may take, and segments. No lock is held while upstream is
-//! called.
+//! Memory from upstream: how much the pool may take, and segments. No lock is held while upstream
+//! is called.
 
 use std::sync::atomic::Ordering;
 
@@ -20,16 +20,16 @@ use crate::transit::Hand;
 
 /// The tag of memory that a pool reserves for later blocks.
 const TAG: AllocTag = AllocTag::new("pool");
-/// A chunk has no more bytes: its units are a number of 32 bits, and a segment is larger than the chunk
-/// that it is for.
+/// A chunk has no more bytes: its units are a number of 32 bits, and a segment is larger than the
+/// chunk that it is for.
 pub(crate) const MAX_CHUNK: u64 = (u32::MAX / 2) as u64 * UNIT;
 /// Memory that is taken for later is taken in chunks of at most this many bytes.
 const MAX_RESERVED_CHUNK: u64 = 1 << 38;
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Takes memory from upstream and returns a chunk of it. `None` if that would be more than the
-    /// share. Two threads of one stream may both grow; what neither needs is free then, and the share
-    /// bounds it.
+    /// share. Two threads of one stream may both grow; what neither needs is free then, and the
+    /// share bounds it.
     ///
     /// # Errors
     ///
@@ -49,9 +49,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
     }
 
-    /// Returns whether the slack lets the pool reserve more before it makes a stream wait for another.
-    /// Over blocks, it first returns free segments to upstream if the pool has no room otherwise, unless
-    /// threads contend.
+    /// Returns whether the slack lets the pool reserve more before it makes a stream wait for
+    /// another. Over blocks, it first returns free segments to upstream if the pool has no room
+    /// otherwise, unless threads contend.
     pub(crate) fn may_grow(&self, request: Request) -> bool {
         let needed = request.needed();
         let is_contended = self.slack.is_contended();
@@ -129,8 +129,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         request.bytes > 0 && request.bytes >= self.config.dedicated_from
     }
 
-    /// Allocates a large step from upstream, or less if it does not have that much. `None` if the pool
-    /// may not have that much, or no device has.
+    /// Allocates a large step from upstream, or less if it does not have that much. `None` if the
+    /// pool may not have that much, or no device has.
     fn allocate_segment(
         &self,
         arena: &Arena,
@@ -170,8 +170,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         outcome
     }
 
-    /// Refuses a block of upstream that is not what was asked for, or is host memory: what the pool cuts from it would have
-    /// use slots of its own, and only the use table orders host memory, by the slot of the whole.
+    /// Refuses a block of upstream that is not what was asked for, or is host memory: what the pool
+    /// cuts from it would have use slots of its own, and only the use table orders host memory, by
+    /// the slot of the whole.
     fn check_segment(
         &self,
         block: DeviceBlock,
@@ -192,8 +193,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
     }
 
-    /// Returns the error of a pool that takes no more from upstream: because of its maximum, or because
-    /// upstream has no piece of memory as large as that.
+    /// Returns the error of a pool that takes no more from upstream: because of its maximum, or
+    /// because upstream has no piece of memory as large as that.
     pub(crate) fn out_of_memory(&self, requested: u64) -> ResourceError {
         let memory = self.device().memory_info().unwrap_or_default();
         let ordinal = self.device_ordinal();

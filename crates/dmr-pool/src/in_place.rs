@@ -31,7 +31,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Err(ResourceError::foreign_block(block, self.device_ordinal()));
         };
         if self.observed.is_some() {
-            // A region that ends and begins again would not exist for a moment, under work in flight.
+            // A region that ends and begins again would not exist for a moment, under work in
+            // flight.
             return Ok(false);
         }
         let old_units = arena.lock().heap.range(chunk).1;
@@ -55,8 +56,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         state.counts.allocated += more_bytes;
         let reserved_bytes = u64::from(state.heap.range(chunk).1) * UNIT;
         drop(state);
-        // SAFETY: the block was not narrowed, so its address is that of its chunk; the chunk is this
-        // block's alone, and has `reserved_bytes` bytes, at least `bytes`.
+        // SAFETY: the block was not narrowed, so its address is that of its chunk; the chunk is
+        // this block's alone, and has `reserved_bytes` bytes, at least `bytes`.
         #[allow(unsafe_code, reason = "the pool is responsible for the memory of its blocks")]
         unsafe {
             block.set_sizes(bytes, reserved_bytes as usize);
@@ -76,7 +77,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 
     /// Moves `more_units` units of free memory behind a chunk to that chunk, for `more_bytes` more
-    /// requested bytes. Returns `false` if there is none that the block's home stream may use at once.
+    /// requested bytes. Returns `false` if there is none that the block's home stream may use at
+    /// once.
     fn extend(
         &self,
         arena: &Arena,
@@ -93,7 +95,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if state.heap.extend(chunk, more_units, is_ready) {
             return Ok(true);
         }
-        // The memory behind it may have been kept for requests of its size, or is not pending any more.
+        // The memory behind it may have been kept for requests of its size, or is not pending any
+        // more.
         state.settle_all(self.uses());
         if state.heap.flush() && state.heap.extend(chunk, more_units, is_ready) {
             return Ok(true);

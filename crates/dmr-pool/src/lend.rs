@@ -1,5 +1,5 @@
-//! Chunks for one stream that another stream has used: pending chunks of its own arena, and chunks that it
-//! borrows from other arenas.
+//! Chunks for one stream that another stream has used: pending chunks of its own arena, and chunks
+//! that it borrows from other arenas.
 //!
 //! A chunk that is lent stays in its arena, and its pages stay mapped at their addresses.
 
@@ -37,9 +37,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         })
     }
 
-    /// Acquires a chunk and makes the own stream wait for its dependencies: a chunk of its own arena, of
-    /// the arena whose free chunk is hardly larger than the request, or of any. An arena whose stream can
-    /// record no event now is skipped.
+    /// Acquires a chunk and makes the own stream wait for its dependencies: a chunk of its own
+    /// arena, of the arena whose free chunk is hardly larger than the request, or of any. An arena
+    /// whose stream can record no event now is skipped.
     pub(crate) fn lend_waiting<'p>(
         &'p self,
         own: &'p Arena,
@@ -65,7 +65,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.others(home).find_map(|arena| self.lend_from(arena.lock(), home, request))
     }
 
-    /// Frees the pending chunks of the own arena that other streams are done with, and acquires a chunk.
+    /// Frees the pending chunks of the own arena that other streams are done with, and acquires a
+    /// chunk.
     pub(crate) fn settle_and_acquire(
         &self,
         own: &Arena,
@@ -91,16 +92,16 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         own.lock().heap.acquire(request.units)
     }
 
-    /// Polls the dependencies of the newest pending chunks of an arena, and frees those that its stream may
-    /// use.
+    /// Polls the dependencies of the newest pending chunks of an arena, and frees those that its
+    /// stream may use.
     fn settle_newest(&self, arena: &Arena) {
         let newest = arena.lock().newest_uses();
         self.uses().poll_each(&newest);
         arena.lock().settle_all(self.uses());
     }
 
-    /// Acquires a pending chunk of the own arena, and makes its stream wait for the dependencies. If none is
-    /// large enough, makes it wait for those of many chunks, which may be neighbours.
+    /// Acquires a pending chunk of the own arena, and makes its stream wait for the dependencies.
+    /// If none is large enough, makes it wait for those of many chunks, which may be neighbours.
     fn wait_and_acquire<'p>(&'p self, own: &'p Arena, request: Request) -> Option<Found<'p>> {
         if let Some(found) = self.lend_from(own.lock(), own.home, request) {
             return Some(found);
@@ -162,8 +163,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.arenas().filter(move |arena| arena.home.slot() != home.slot())
     }
 
-    /// Locks and returns the other streams' arenas that may have a chunk for the request. Skips those that
-    /// another thread has locked.
+    /// Locks and returns the other streams' arenas that may have a chunk for the request. Skips
+    /// those that another thread has locked.
     fn lenders(&self, home: StreamId, request: Request) -> impl Iterator<Item = Locked<'_>> {
         self.others(home).filter(move |arena| arena.may_have(request.units)).filter_map(|arena| {
             let state = arena.try_lock();

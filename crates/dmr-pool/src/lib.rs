@@ -1,8 +1,8 @@
 //! A pool: cuts blocks from the memory of any resource, with use tracking.
 //!
-//! [`PoolResource`] reserves memory from upstream in large steps and cuts blocks from it, so that an
-//! allocation or a free that finds what it needs makes no driver call. Memory moves between streams with
-//! the waits that it needs, and no others.
+//! [`PoolResource`] reserves memory from upstream in large steps and cuts blocks from it, so that
+//! an allocation or a free that finds what it needs makes no driver call. Memory moves between
+//! streams with the waits that it needs, and no others.
 //!
 //! | module | what it is for |
 //! | --- | --- |

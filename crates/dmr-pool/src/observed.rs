@@ -1,10 +1,11 @@
 //! Reports of a pool's blocks to a memory checker, its observer.
 //!
-//! An observer that checks work when it runs gets reports that are true of the device: a region is freed
-//! when all work with it is known to be done, and only then does its memory serve again. So the arenas of
-//! such a pool have nothing free that a stream would have to wait for, and the paths that find memory are
-//! the same with and without an observer. For one that follows the order of streams, a region is freed
-//! when its block is, and the pool does what it does without an observer.
+//! An observer that checks work when it runs gets reports that are true of the device: a region is
+//! freed when all work with it is known to be done, and only then does its memory serve again. So
+//! the arenas of such a pool have nothing free that a stream would have to wait for, and the paths
+//! that find memory are the same with and without an observer. For one that follows the order of
+//! streams, a region is freed when its block is, and the pool does what it does without an
+//! observer.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -51,30 +52,31 @@ struct FreedRegion {
 }
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Reports the pool's memory to `observer`, a memory checker: its segments are heaps, and so are the
-    /// addresses that it maps pages into; its blocks are regions of the requested bytes. Call it before
-    /// the first allocation: a block that was allocated earlier is never a region. A heap is reported as
-    /// destroyed before its memory goes back to upstream, and as created again if upstream refuses it. An
-    /// earlier observer gets no more reports.
+    /// Reports the pool's memory to `observer`, a memory checker: its segments are heaps, and so
+    /// are the addresses that it maps pages into; its blocks are regions of the requested bytes.
+    /// Call it before the first allocation: a block that was allocated earlier is never a region. A
+    /// heap is reported as destroyed before its memory goes back to upstream, and as created again
+    /// if upstream refuses it. An earlier observer gets no more reports.
     ///
-    /// For an observer that [follows the order of streams](MemoryObserver::follows_streams), a region
-    /// is freed when its block is deallocated, or when the last window on it closes. For any other, it
-    /// is freed when all uses of the block, and what had been submitted to its home stream before its
-    /// `deallocate`, are known to be done. The next allocation, free, reap or trim finds that out, and so
-    /// does dropping the pool. Until then the memory serves no other block, so no work in flight is ever
-    /// outside of the regions.
+    /// For an observer that [follows the order of streams](MemoryObserver::follows_streams), a
+    /// region is freed when its block is deallocated, or when the last window on it closes. For any
+    /// other, it is freed when all uses of the block, and what had been submitted to its home
+    /// stream before its `deallocate`, are known to be done. The next allocation, free, reap or
+    /// trim finds that out, and so does dropping the pool. Until then the memory serves no other
+    /// block, so no work in flight is ever outside of the regions.
     ///
     /// What changes otherwise:
     ///
     /// - At least one byte behind each block is no region's, so a block may take up to
     ///   [`alignment`](crate::PoolConfig::alignment) bytes more.
-    /// - [`try_grow`](DeviceMemoryResource::try_grow) returns `false`: a region that ends and begins anew would be
-    ///   none for a moment, under work in flight.
-    /// - A panic of the observer is caught and counted ([`observer_panics`](Self::observer_panics)): the call goes on.
-    /// - Unless the observer follows the order of streams, allocations and frees poll the device, and
-    ///   record events for that; and where a stream would be made to wait for memory, the host waits
-    ///   for it, as it does when the pool is dropped. Work that waits for the host to go on must not be
-    ///   in flight then.
+    /// - [`try_grow`](DeviceMemoryResource::try_grow) returns `false`: a region that ends and
+    ///   begins anew would be none for a moment, under work in flight.
+    /// - A panic of the observer is caught and counted
+    ///   ([`observer_panics`](Self::observer_panics)): the call goes on.
+    /// - Unless the observer follows the order of streams, allocations and frees poll the device,
+    ///   and record events for that; and where a stream would be made to wait for memory, the host
+    ///   waits for it, as it does when the pool is dropped. Work that waits for the host to go on
+    ///   must not be in flight then.
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn MemoryObserver>) -> Self {
         let observer = CaughtObserver::new(observer);
@@ -138,8 +140,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Ok(block)
     }
 
-    /// Frees a chunk of an observed pool. Unless the observer follows the order of streams, its memory
-    /// serves no block before all work with it is done.
+    /// Frees a chunk of an observed pool. Unless the observer follows the order of streams, its
+    /// memory serves no block before all work with it is done.
     pub(crate) fn free_observed(&self, observed: &Observed, freed: FreedChunk) {
         let FreedChunk { location, home, .. } = freed;
         let Some(arena) = self.arena_at(location.arena) else { return };
@@ -159,8 +161,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.free_done_regions();
     }
 
-    /// Acquires a chunk of the own arena. The host waits where a pool without an observer would have a
-    /// stream wait. `None` unless there is an observer that does not follow streams.
+    /// Acquires a chunk of the own arena. The host waits where a pool without an observer would
+    /// have a stream wait. `None` unless there is an observer that does not follow streams.
     pub(crate) fn acquire_done_with(&self, own: &Arena, request: Request) -> Option<AcquiredChunk> {
         self.observed.as_ref().filter(|observed| !observed.follows_streams)?;
         if !self.may_grow(request) {

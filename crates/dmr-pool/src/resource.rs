@@ -29,8 +29,8 @@ use crate::transit::Transit;
 ///
 /// # Where memory comes from
 ///
-/// Every stream has an arena: the memory that it was the first to have. An allocation takes, in this
-/// order,
+/// Every stream has an arena: the memory that it was the first to have. An allocation takes, in
+/// this order,
 ///
 /// 1. a free chunk of its stream's arena: there is nothing to wait for;
 /// 2. a chunk that other streams have used, if they are known to be done with it, or its stream is
@@ -43,17 +43,17 @@ use crate::transit::Transit;
 ///
 /// # When memory is free
 ///
-/// The memory of a deallocated block is in the pool at once, with its dependencies: the home stream may
-/// have it again when it is ordered after all uses on other streams. No user's stream is made to wait
-/// because of a free. Whether other streams are done is polled for many blocks at a time. A block with
-/// an open window is *retired* until that closes.
+/// The memory of a deallocated block is in the pool at once, with its dependencies: the home stream
+/// may have it again when it is ordered after all uses on other streams. No user's stream is made
+/// to wait because of a free. Whether other streams are done is polled for many blocks at a time. A
+/// block with an open window is *retired* until that closes.
 ///
 /// # Upstream
 ///
 /// Need not track uses. Memory goes back to it only when the stream that it was allocated on is
-/// ordered after all uses: in [`trim_to`](DeviceMemoryResource::trim_to), in a reap above the release
-/// threshold, when upstream has no more, and when the pool is dropped. Dropping a pool over pages
-/// waits for the work that uses them.
+/// ordered after all uses: in [`trim_to`](DeviceMemoryResource::trim_to), in a reap above the
+/// release threshold, when upstream has no more, and when the pool is dropped. Dropping a pool over
+/// pages waits for the work that uses them.
 pub struct PoolResource<U: DeviceMemoryResource> {
     pub(crate) upstream: U,
     pub(crate) streams: Arc<StreamPool>,
@@ -195,8 +195,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.fast_path_max = 0;
     }
 
-    /// Allocates a block of `bytes` bytes in a chunk of at least `capacity`. The caller has checked the
-    /// maximum.
+    /// Allocates a block of `bytes` bytes in a chunk of at least `capacity`. The caller has checked
+    /// the maximum.
     #[inline(always)]
     pub(crate) fn allocate_chunk(
         &self,
@@ -213,8 +213,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let generation = Generation::next();
         // A chunk's slot is of the use table of these streams.
         let slot = stream.occupy(slot, generation).unwrap_or(BlockSlot::NONE);
-        // SAFETY: the chunk is in memory of upstream that the pool keeps until all of it is free; it is
-        // this block's alone until `deallocate` frees it; the generation is new.
+        // SAFETY: the chunk is in memory of upstream that the pool keeps until all of it is free;
+        // it is this block's alone until `deallocate` frees it; the generation is new.
         #[allow(unsafe_code, reason = "making blocks is what a resource does")]
         Ok(unsafe {
             DeviceBlock::from_parts(BlockParts {
@@ -287,8 +287,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
     }
 
-    /// Refuses a forked child, in which another thread may hold a lock, and a home stream that captures a
-    /// graph.
+    /// Refuses a forked child, in which another thread may hold a lock, and a home stream that
+    /// captures a graph.
     #[inline(always)]
     fn refuse_free_on(&self, home: StreamId) -> ResourceResult<()> {
         if !self.config.checks_capture {
@@ -296,14 +296,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         match self.streams.enter_home(home) {
             Ok(home) => home.refuse_capture(),
-            // A block of another pool is refused by its slot, and the memory of a lost device is freed.
+            // A block of another pool is refused by its slot, and the memory of a lost device is
+            // freed.
             Err(ResourceError::StreamMisuse { .. } | ResourceError::DeviceLost { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Refuses a stream that captures a graph: what is captured is not ordered with anything outside of
-    /// the graph.
+    /// Refuses a stream that captures a graph: what is captured is not ordered with anything
+    /// outside of the graph.
     #[inline]
     pub(crate) fn refuse_capture(&self, stream: &StreamGuard<'_>) -> ResourceResult<()> {
         if self.config.checks_capture { stream.refuse_capture() } else { Ok(()) }
@@ -313,8 +314,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.arenas.get(slot)?.get().map(|arena| &**arena)
     }
 
-    /// Frees the retired blocks whose last window has closed. Every call that may have closed a window
-    /// calls it; a preparation that fails closes those that it has opened.
+    /// Frees the retired blocks whose last window has closed. Every call that may have closed a
+    /// window calls it; a preparation that fails closes those that it has opened.
     #[inline]
     fn free_if_closed(&self) {
         // Another thread may have held a lock when the process was forked.
@@ -349,10 +350,11 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         Err(DeallocateError::new(refused, block))
     }
 
-    /// Adds free memory behind the block to it, if its home stream need not wait for that. Where the pool
-    /// maps pages, it maps some at addresses behind the block that have no memory, if it may reserve
-    /// more: a block at the end of its stream's memory always grows then. Returns `false` for a
-    /// dedicated block, and for every block of a pool with an [observer](PoolResource::with_observer).
+    /// Adds free memory behind the block to it, if its home stream need not wait for that. Where
+    /// the pool maps pages, it maps some at addresses behind the block that have no memory, if it
+    /// may reserve more: a block at the end of its stream's memory always grows then. Returns
+    /// `false` for a dedicated block, and for every block of a pool with an
+    /// [observer](PoolResource::with_observer).
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         self.grow_in_place(block, bytes)
     }
@@ -373,8 +375,8 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         self.own_usage().outstanding()
     }
 
-    /// Returns the usage; `reserved` is that of upstream: what the pool has reserved, and what upstream
-    /// keeps besides.
+    /// Returns the usage; `reserved` is that of upstream: what the pool has reserved, and what
+    /// upstream keeps besides.
     fn usage(&self) -> Usage {
         let mut usage = self.own_usage();
         usage.reserved = self.upstream.usage().reserved;

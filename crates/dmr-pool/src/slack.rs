@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The contention that one conflict of two threads adds, and the most contention, in 1024ths of the peak.
+/// The contention that one conflict of two threads adds, and the most contention, in 1024ths of the
+/// peak.
 const STEP: u32 = 8;
 const MOST: u32 = 448;
 /// Contention and peak decay each time that the pool has allocated this multiple of the peak.
@@ -12,9 +13,9 @@ const DECAY: u32 = 8;
 /// The most steps of one decay: after these both have decayed completely.
 const MOST_STEPS: u64 = 128;
 
-/// The memory that a pool may reserve. Threads that borrow from each other's arenas contend for their locks, so
-/// each time that a thread finds an arena locked the pool may reserve a little more, up to 7/16 more than
-/// the bytes that were live at the peak.
+/// The memory that a pool may reserve. Threads that borrow from each other's arenas contend for
+/// their locks, so each time that a thread finds an arena locked the pool may reserve a little
+/// more, up to 7/16 more than the bytes that were live at the peak.
 #[derive(Debug)]
 pub(crate) struct Slack {
     divisor: u64,
@@ -76,8 +77,8 @@ impl Slack {
         self.peak.store(peak, Ordering::Relaxed);
     }
 
-    /// Returns the bytes that may be reserved when `live` bytes are live and no memory is returned in
-    /// between: 1/`divisor` more than the peak.
+    /// Returns the bytes that may be reserved when `live` bytes are live and no memory is returned
+    /// in between: 1/`divisor` more than the peak.
     pub(crate) fn allowance_of_peak(&self, live: u64, divisor: u64) -> u64 {
         let peak = self.peak(live);
         let more = peak / 1024 * u64::from(self.contention.load(Ordering::Relaxed));

@@ -23,8 +23,8 @@ pub struct PoolStats {
     pub reserved: u64,
     /// The most bytes that were ever reserved.
     pub reserved_high: u64,
-    /// Bytes that upstream has reserved from the driver: `reserved`, free memory of upstream, and the
-    /// memory of its other users. [`trim_to`](DeviceMemoryResource::trim_to) bounds this.
+    /// Bytes that upstream has reserved from the driver: `reserved`, free memory of upstream, and
+    /// the memory of its other users. [`trim_to`](DeviceMemoryResource::trim_to) bounds this.
     pub upstream_reserved: u64,
     /// Bytes of blocks: live, or deallocated while a window was open.
     pub in_use: u64,
@@ -94,9 +94,9 @@ impl PoolStats {
 }
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Returns the statistics of the pool. Looks at every chunk: for reports, not for hot paths. Memory that
-    /// other threads allocate and free meanwhile may be counted twice, or not at all. Returns zeros in a
-    /// forked child.
+    /// Returns the statistics of the pool. Looks at every chunk: for reports, not for hot paths.
+    /// Memory that other threads allocate and free meanwhile may be counted twice, or not at all.
+    /// Returns zeros in a forked child.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         if self.device().is_forked() {
@@ -161,15 +161,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         stats
     }
 
-    /// Returns the reserved, free and pending bytes, and the tags that hold the most. Returns zeros in a
-    /// forked child.
+    /// Returns the reserved, free and pending bytes, and the tags that hold the most. Returns zeros
+    /// in a forked child.
     #[must_use]
     pub fn shortage(&self) -> PoolShortage {
         self.shortage_by(usize::MAX)
     }
 
-    /// Returns the [shortage](Self::shortage) for an error. In an arena of many thousands of chunks, the
-    /// bytes of the tags are an estimate, so that a refusal takes no longer.
+    /// Returns the [shortage](Self::shortage) for an error. In an arena of many thousands of
+    /// chunks, the bytes of the tags are an estimate, so that a refusal takes no longer.
     #[cold]
     pub(crate) fn estimated_shortage(&self) -> PoolShortage {
         self.shortage_by(SAMPLE)
@@ -202,7 +202,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                     holder.blocks += step as u64;
                 }
                 RegionState::Pending if state.heap.is_acquired(report.chunk) => {
-                    // The block was freed, but not its region: the observer does not follow streams.
+                    // The block was freed, but not its region: the observer does not follow
+                    // streams.
                     shortage.pending += report.bytes * step as u64;
                 }
                 _ => {}
@@ -215,8 +216,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         shortage
     }
 
-    /// Returns every chunk of the pool's memory, by address. Chunks that other threads allocate and free
-    /// meanwhile may be missing. Returns none in a forked child.
+    /// Returns every chunk of the pool's memory, by address. Chunks that other threads allocate and
+    /// free meanwhile may be missing. Returns none in a forked child.
     #[must_use]
     pub fn heap_map(&self) -> Vec<HeapRegion> {
         if self.device().is_forked() {
@@ -239,8 +240,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         map
     }
 
-    /// Calls `act`, with the arena locked, for the chunks of an arena that have memory: for those in one of
-    /// each `step` records. Unlocks the arena now and then.
+    /// Calls `act`, with the arena locked, for the chunks of an arena that have memory: for those
+    /// in one of each `step` records. Unlocks the arena now and then.
     fn visit_chunks(&self, arena: &Arena, step: usize, mut act: impl FnMut(&State, ChunkReport)) {
         let freed = self.freed_regions_in(arena);
         let mut from = 1;

@@ -1,19 +1,20 @@
 //! Memory in the hands of threads: out of the arenas, or not yet in one, where no search finds it.
 //!
-//! A thread opens a [`Hand`] before it acquires memory that other threads could find, calls upstream or
-//! the driver with no lock held, and closes the hand when the memory is in a block, in an arena or
-//! upstream. A search that has found nothing may have missed memory in the hand of another thread. So
-//! before a thread refuses an allocation, it waits until all hands of other threads that are open then
-//! are closed, and searches again if any that was closed since the search began had held memory.
+//! A thread opens a [`Hand`] before it acquires memory that other threads could find, calls
+//! upstream or the driver with no lock held, and closes the hand when the memory is in a block, in
+//! an arena or upstream. A search that has found nothing may have missed memory in the hand of
+//! another thread. So before a thread refuses an allocation, it waits until all hands of other
+//! threads that are open then are closed, and searches again if any that was closed since the
+//! search began had held memory.
 //!
 //! # How a wait ends
 //!
 //! A hand is closed when its guard is dropped: on success, on errors and when a panic unwinds. A
 //! thread that has a hand of the same pool open itself does not wait. That happens where upstream
 //! calls the pool, as a failure callback does. Callbacks may also call other pools, whose threads
-//! may be in callbacks that call this one: a thread does not wait if one of those that it would wait
-//! for waits for it ([`Waiting`]). So waits form no cycle, and a wait ends when the driver calls of
-//! others have returned. No time limit ends it.
+//! may be in callbacks that call this one: a thread does not wait if one of those that it would
+//! wait for waits for it ([`Waiting`]). So waits form no cycle, and a wait ends when the driver
+//! calls of others have returned. No time limit ends it.
 
 use dmr_core::sync::ignore_poison;
 
@@ -70,8 +71,8 @@ pub(crate) struct Search<'t> {
 }
 
 impl Transit {
-    /// Opens a hand of the calling thread. Call it before memory is acquired that other threads could find,
-    /// so that a search that misses the memory finds the hand open.
+    /// Opens a hand of the calling thread. Call it before memory is acquired that other threads
+    /// could find, so that a search that misses the memory finds the hand open.
     pub(crate) fn open(&self) -> Hand<'_> {
         let mut hands = lock(&self.hands);
         let number = hands.next;
@@ -91,9 +92,9 @@ impl Transit {
 }
 
 impl Search<'_> {
-    /// Returns whether the search may have missed memory: a hand of another thread that held some was
-    /// closed since it began. Waits first until all hands that other threads have open now are closed,
-    /// unless the calling thread has one open itself.
+    /// Returns whether the search may have missed memory: a hand of another thread that held some
+    /// was closed since it began. Waits first until all hands that other threads have open now are
+    /// closed, unless the calling thread has one open itself.
     pub(crate) fn may_have_missed(&self) -> bool {
         let me = current().id();
         let mut hands = lock(&self.transit.hands);
@@ -145,8 +146,8 @@ impl Waits {
 struct Waiting(ThreadId);
 
 impl Waiting {
-    /// Notes that `thread` is about to wait for `owners`. `None` if there is none, or if it would wait
-    /// for itself: one of them waits for it, or for a thread that does.
+    /// Notes that `thread` is about to wait for `owners`. `None` if there is none, or if it would
+    /// wait for itself: one of them waits for it, or for a thread that does.
     fn begin(thread: ThreadId, owners: Vec<ThreadId>) -> Option<Self> {
         let mut waits = lock(&waits().0);
         let mut reached = owners.clone();

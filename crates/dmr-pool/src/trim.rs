@@ -1,4 +1,5 @@
-//! Memory back to upstream: reaps, trims and the end of the pool. No lock is held while upstream is called.
+//! Memory back to upstream: reaps, trims and the end of the pool. No lock is held while upstream is
+//! called.
 
 use std::sync::atomic::Ordering;
 
@@ -11,16 +12,17 @@ use crate::arena::Arena;
 use crate::span::SpanMemory;
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Frees what other streams are done with, returns free memory above the release threshold to upstream,
-    /// and calls `reap_upstream`. Returns the bytes of the retired blocks that were freed.
+    /// Frees what other streams are done with, returns free memory above the release threshold to
+    /// upstream, and calls `reap_upstream`. Returns the bytes of the retired blocks that were
+    /// freed.
     pub(crate) fn reap(
         &self,
         reap_upstream: impl FnOnce(&U) -> ResourceResult<u64>,
     ) -> ResourceResult<u64> {
         self.device().refuse_fork()?;
         let freed = self.free_closed();
-        // On a lost device no memory is allocated again, so there is no need to find out what it is done
-        // with.
+        // On a lost device no memory is allocated again, so there is no need to find out what it is
+        // done with.
         let trimmed = match self.device().is_lost() {
             true => Ok(()),
             false => self.trim_own_to(self.config.release_threshold),
@@ -34,7 +36,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ///
     /// # Errors
     ///
-    /// The first error of upstream. That memory stays in the pool; the rest was returned all the same.
+    /// The first error of upstream. That memory stays in the pool; the rest was returned all the
+    /// same.
     pub(crate) fn trim_own_to(&self, bytes: u64) -> ResourceResult<()> {
         self.free_done_regions();
         for arena in self.arenas().filter(|_| self.reserved.load(Ordering::Relaxed) > bytes) {
@@ -60,7 +63,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         outcome
     }
 
-    /// Deallocates the free segments of an arena upstream, as long as more than `bytes` bytes are reserved.
+    /// Deallocates the free segments of an arena upstream, as long as more than `bytes` bytes are
+    /// reserved.
     fn trim_segments(&self, arena: &Arena, bytes: u64) -> ResourceResult<()> {
         let mut refused = Vec::new();
         let mut outcome = Ok(());
@@ -95,8 +99,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         outcome
     }
 
-    /// Waits until other streams are done with everything that is pending; in an observed pool, until
-    /// the home streams are, too.
+    /// Waits until other streams are done with everything that is pending; in an observed pool,
+    /// until the home streams are, too.
     pub(crate) fn wait_for_pending(&self) -> ResourceResult<()> {
         let mut outcome = self.wait_for_freed_regions();
         for arena in self.arenas() {
@@ -106,8 +110,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         outcome
     }
 
-    /// Returns everything to upstream, ordered by waits on the home streams. Pages are waited for by
-    /// the host. Segments and pages with a block in them are leaked: work may be using them.
+    /// Returns everything to upstream, ordered by waits on the home streams. Pages are waited for
+    /// by the host. Segments and pages with a block in them are leaked: work may be using them.
     pub(crate) fn release_all(&self) {
         if self.device().bind().is_err() {
             return;

@@ -1,7 +1,8 @@
 //! The pool keeps the contract, on every upstream.
 //!
-//! In one test, one check after the other: on a GPU one of them takes all its memory, and the driver
-//! stands still where several threads make and destroy driver pools (docs/src/driver-facts.md).
+//! In one test, one check after the other: on a GPU one of them takes all its memory, and the
+//! driver stands still where several threads make and destroy driver pools
+//! (docs/src/driver-facts.md).
 
 use std::sync::Arc;
 

@@ -158,8 +158,8 @@ fn it_does_not_grow_under_another_streams_open_window() {
     });
 }
 
-/// U15: a part that another stream used before the block grew is waited for, and so is one that it uses
-/// afterwards; while a window on it is open, the block does not grow.
+/// U15: a part that another stream used before the block grew is waited for, and so is one that it
+/// uses afterwards; while a window on it is open, the block does not grow.
 #[test]
 fn a_block_grows_beside_uses_of_its_parts_but_not_under_their_windows() {
     each(PoolConfig::fast().with_growth(16 << 20), |rig, pool| {

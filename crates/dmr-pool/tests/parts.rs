@@ -1,5 +1,5 @@
-//! T10: the pool refuses a part of its block. The part grows over no neighbour, is not counted twice, and
-//! does not leave the rest of its block counted for ever.
+//! T10: the pool refuses a part of its block. The part grows over no neighbour, is not counted
+//! twice, and does not leave the rest of its block counted for ever.
 
 use std::sync::Arc;
 

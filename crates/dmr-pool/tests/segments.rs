@@ -1,5 +1,5 @@
-//! Memory from upstream: blocks are as aligned as the pool says whatever upstream aligns to, and what
-//! upstream refuses keeps no other from being freed.
+//! Memory from upstream: blocks are as aligned as the pool says whatever upstream aligns to, and
+//! what upstream refuses keeps no other from being freed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

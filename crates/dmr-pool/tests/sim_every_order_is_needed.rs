@@ -40,10 +40,10 @@ fn without(
     (ORDERING.into_iter().map(|call| (call, calls.count(call))).collect(), found)
 }
 
-/// The simulator proves that a call which it does not report is not needed there: its verdict is that of an
-/// exhaustive search over the order of all operations (dmr-sim's `oracle_agreement`). Most of what
-/// is spared is the record of a use that no work comes after, or a query at the end, when the device is
-/// idle.
+/// The simulator proves that a call which it does not report is not needed there: its verdict is
+/// that of an exhaustive search over the order of all operations (dmr-sim's `oracle_agreement`).
+/// Most of what is spared is the record of a use that no work comes after, or a query at the end,
+/// when the device is idle.
 #[test]
 fn random_programs_need_what_they_order() {
     let mut totals: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
@@ -299,8 +299,8 @@ fn a_block_outlives_its_stream_that_was_taken_back() {
     });
 }
 
-/// No wait can be queued on that stream any more, and the reader's does not wait for a free: the memory is
-/// leaked rather than freed under the reader.
+/// No wait can be queued on that stream any more, and the reader's does not wait for a free: the
+/// memory is leaked rather than freed under the reader.
 #[test]
 fn a_dropped_pool_keeps_what_a_stream_that_was_taken_back_is_not_after() {
     for is_done in [false, true] {

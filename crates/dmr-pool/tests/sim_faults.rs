@@ -332,8 +332,8 @@ fn when_a_block_grows_where_it_is() {
     });
 }
 
-/// That is the last attempt, so memory that cannot go back is lost; but it serves no other block, and
-/// nothing is freed under its users.
+/// That is the last attempt, so memory that cannot go back is lost; but it serves no other block,
+/// and nothing is freed under its users.
 #[test]
 fn when_it_is_dropped() {
     for upstream in UPSTREAMS {

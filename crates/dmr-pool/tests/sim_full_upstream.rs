@@ -1,5 +1,5 @@
-//! An upstream that has refused memory gets the next request only before an allocation or a growth is
-//! refused.
+//! An upstream that has refused memory gets the next request only before an allocation or a growth
+//! is refused.
 
 mod support;
 

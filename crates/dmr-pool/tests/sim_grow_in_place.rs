@@ -1,5 +1,5 @@
-//! The bytes by which a block grows are fresh memory on its home stream: other streams come after what its
-//! last owner did there.
+//! The bytes by which a block grows are fresh memory on its home stream: other streams come after
+//! what its last owner did there.
 
 mod support;
 

@@ -13,8 +13,8 @@ use dmr_pool::PoolConfig;
 use support::stage::{ALL, Stage, tight};
 use support::{MIB, UPSTREAMS, Upstream};
 
-/// Holds a thread that returns all of the pool's memory to upstream inside this driver call, while another
-/// thread allocates all of it.
+/// Holds a thread that returns all of the pool's memory to upstream inside this driver call, while
+/// another thread allocates all of it.
 fn an_allocation_waits_for_memory_that_is_being_freed(upstream: Upstream, call: &str) {
     let stage = Stage::new(upstream, tight());
     let [a, b, _] = stage.streams();
@@ -50,8 +50,8 @@ fn a_page_that_is_destroyed_is_waited_for() {
     an_allocation_waits_for_memory_that_is_being_freed(Upstream::Virtual, "cuMemRelease");
 }
 
-/// A reap frees a hundred blocks whose windows have closed, and is held in a query. Another thread needs the
-/// memory of the last one.
+/// A reap frees a hundred blocks whose windows have closed, and is held in a query. Another thread
+/// needs the memory of the last one.
 #[test]
 fn retired_blocks_that_a_reap_frees_are_waited_for() {
     for upstream in [Upstream::Direct, Upstream::Async] {
@@ -87,8 +87,8 @@ fn retired_blocks_that_a_reap_frees_are_waited_for() {
     }
 }
 
-/// A stream is made to wait for the pool's only chunk, and begins to capture. Its allocation is refused; until
-/// then it has the chunk, which another thread needs.
+/// A stream is made to wait for the pool's only chunk, and begins to capture. Its allocation is
+/// refused; until then it has the chunk, which another thread needs.
 #[test]
 fn a_chunk_that_was_found_for_a_stream_that_begins_to_capture_is_waited_for() {
     for upstream in UPSTREAMS {
@@ -154,8 +154,8 @@ fn an_allocation_does_not_wait_if_no_memory_is_being_freed() {
     }
 }
 
-/// The stream cannot be made to wait for the pending memory, so the host waits for it: then it is free, and
-/// nothing else is pending.
+/// The stream cannot be made to wait for the pending memory, so the host waits for it: then it is
+/// free, and nothing else is pending.
 #[test]
 fn memory_that_the_host_has_waited_for_is_found() {
     for upstream in UPSTREAMS {

@@ -1,5 +1,6 @@
-//! The pool's reports to an observer match the device: a region ends when all work on it is done, no
-//! sooner, and no block reuses its memory before that. With the reports, a checker sees each block.
+//! The pool's reports to an observer match the device: a region ends when all work on it is done,
+//! no sooner, and no block reuses its memory before that. With the reports, a checker sees each
+//! block.
 
 mod support;
 

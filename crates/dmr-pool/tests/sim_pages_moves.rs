@@ -18,8 +18,8 @@ fn stage(config: PoolConfig) -> Stage {
     Stage::new(Upstream::Virtual, config)
 }
 
-/// Allocates all four pages on the first stream and frees the first and the third, whose work is not
-/// done.
+/// Allocates all four pages on the first stream and frees the first and the third, whose work is
+/// not done.
 fn leave_two_of_four(stage: &Stage) -> Vec<DeviceBlock> {
     let [a, ..] = stage.streams();
     let mut held: Vec<_> = (0..4).map(|_| stage.allocate(a, ALL)).collect();
@@ -36,7 +36,8 @@ fn reap(stage: &Stage) {
     stage.pool.try_reap().unwrap();
 }
 
-/// Plays it in order, with this number of waits, and then once without each of them: that is a race.
+/// Plays it in order, with this number of waits, and then once without each of them: that is a
+/// race.
 fn each_wait_is_needed(waits: u64, play: impl Fn(&Stage)) {
     let in_order = stage(four_pages());
     assert_eq!(in_order.calls("cuStreamWaitEvent", || play(&in_order)), waits);

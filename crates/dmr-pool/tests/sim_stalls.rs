@@ -1,6 +1,6 @@
-//! Bounds the time that one call computes in a pool with very many free chunks. The figures are those
-//! of `cargo test --release -p dmr-pool --test sim_stalls -- --nocapture`; without optimization
-//! there are fewer chunks, and the bound is wide.
+//! Bounds the time that one call computes in a pool with very many free chunks. The figures are
+//! those of `cargo test --release -p dmr-pool --test sim_stalls -- --nocapture`; without
+//! optimization there are fewer chunks, and the bound is wide.
 
 #![allow(clippy::print_stdout, reason = "the figure is what it is for")]
 #![allow(unsafe_code, reason = "reads the clock of a thread")]

@@ -1,5 +1,6 @@
-//! Threads, random sizes, uses on other streams, trims, reaps and failing driver calls: no two blocks
-//! overlap, the limit holds at every instant, the accounting is exact, and everything goes back.
+//! Threads, random sizes, uses on other streams, trims, reaps and failing driver calls: no two
+//! blocks overlap, the limit holds at every instant, the accounting is exact, and everything goes
+//! back.
 
 mod support;
 
@@ -189,8 +190,9 @@ impl Scene<'_> {
     }
 }
 
-/// Returns the bytes that the pool has from its upstream; `None` if they have changed meanwhile. Upstream adds the
-/// counts of its streams one after the other: the sum is that of one instant if two in a row are the same.
+/// Returns the bytes that the pool has from its upstream; `None` if they have changed meanwhile.
+/// Upstream adds the counts of its streams one after the other: the sum is that of one instant if
+/// two in a row are the same.
 fn taken_at_one_instant(pool: &Pool) -> Option<u64> {
     let totals = || {
         let usage = pool.upstream().usage();

@@ -62,8 +62,8 @@ fn a_capturing_stream_is_passed_over_as_a_lender() {
     pool.deallocate(block).unwrap();
 }
 
-/// The wait for the lender fails then, and the pool finds other memory: which the caller could not use
-/// in its graph, nor the graph go on.
+/// The wait for the lender fails then, and the pool finds other memory: which the caller could not
+/// use in its graph, nor the graph go on.
 #[test]
 fn an_allocation_whose_stream_begins_to_capture_meanwhile_is_refused() {
     let rig = Rig::simulated();

@@ -1,5 +1,5 @@
-//! A panic of upstream under a call of the pool: no page and no chunk of another call is lost. Nor is a page mapped of
-//! another size than the pool has asked for.
+//! A panic of upstream under a call of the pool: no page and no chunk of another call is lost. Nor
+//! is a page mapped of another size than the pool has asked for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -81,8 +81,8 @@ impl DeviceMemoryResource for Panicking {
     );
 }
 
-/// Reserves, moves and trims memory, with a panic in the given call of upstream. Returns whether there
-/// was one.
+/// Reserves, moves and trims memory, with a panic in the given call of upstream. Returns whether
+/// there was one.
 fn panics_in(call: usize, page_size: u64) -> bool {
     let rig = Rig::simulated();
     let streams = rig.streams();

@@ -131,8 +131,8 @@ fn assert_all_is_well<R: DeviceMemoryResource>(make: impl Fn(&Rig) -> R) {
 
 fn assert_all_is_well_on<R: DeviceMemoryResource>(streams: Streams, make: impl Fn(&Rig) -> R) {
     let rig = Rig::new();
-    // No call has used the device from this thread's second context before: even the streams, the kernels
-    // and the driver's pool are made there.
+    // No call has used the device from this thread's second context before: even the streams, the
+    // kernels and the driver's pool are made there.
     let second = Second::new(&rig);
     second.make_current();
     let resource = make(&rig);

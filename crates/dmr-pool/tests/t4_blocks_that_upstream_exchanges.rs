@@ -1,4 +1,5 @@
-//! T4: the pool takes no memory from upstream that it has not asked for, in no call, and loses none.
+//! T4: the pool takes no memory from upstream that it has not asked for, in no call, and loses
+//! none.
 
 use std::sync::Arc;
 

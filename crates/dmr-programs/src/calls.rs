@@ -88,7 +88,8 @@ pub(crate) fn are_rare(step: &Step) -> bool {
     )
 }
 
-/// Draws a driver call by which the stack reserves or returns memory. Also returns whether it returns memory.
+/// Draws a driver call by which the stack reserves or returns memory. Also returns whether it
+/// returns memory.
 pub(crate) fn draw_memory(random: &mut Random, stack: Stack) -> (&'static str, bool) {
     const FREEING: [&str; 5] =
         ["cuMemUnmap", "cuMemRelease", "cuMemFree_v2", "cuMemFreeAsync", "cuMemPoolTrimTo"];

@@ -98,7 +98,8 @@ pub struct Counts {
     pub allocated: u64,
     /// The number of times that each conflict was reached.
     pub conflicts: BTreeMap<Conflict, u64>,
-    /// The number of steps of this relation that another thread made while a thread was held in this call.
+    /// The number of steps of this relation that another thread made while a thread was held in
+    /// this call.
     pub held: BTreeMap<(&'static str, Relation), u64>,
     /// The number of times that each call was made to fail.
     pub failed: BTreeMap<&'static str, u64>,

@@ -43,7 +43,8 @@ impl Crew {
         Self { members: (0..threads).map(|_| Member::start()).collect() }
     }
 
-    /// Executes `line` on a thread. `line` reports its outcome through its argument when it is done.
+    /// Executes `line` on a thread. `line` reports its outcome through its argument when it is
+    /// done.
     pub(crate) fn start(
         &self,
         thread: usize,

@@ -19,8 +19,8 @@ pub struct Shape {
     pub lines: usize,
     /// `true` if several threads work, some of them held in driver calls.
     pub threads: bool,
-    /// `true` if driver calls fail, streams are adopted and retired, streams capture, and the host copies
-    /// through pinned memory.
+    /// `true` if driver calls fail, streams are adopted and retired, streams capture, and the host
+    /// copies through pinned memory.
     pub disturbs: bool,
     /// `true` if some programs try to deallocate and grow parts of blocks.
     pub risks: bool,
@@ -54,7 +54,8 @@ pub fn program(number: u64, stack: Stack, policy: Policy, shape: Shape) -> Progr
         threads,
         streams,
         near: None,
-        // Large blocks use up the slack of a pool. A guard without a pool checks each byte of them in a kernel.
+        // Large blocks use up the slack of a pool. A guard without a pool checks each byte of them
+        // in a kernel.
         scale: if stack == Stack::GuardAsync { 1 } else { draw_config(seed).1 },
         fails: disturbs(&mut random, 6),
         adopts: disturbs(&mut random, 3),
@@ -87,7 +88,8 @@ struct Draw {
     fragments: bool,
     risks: bool,
     forks: bool,
-    /// The blocks that are allocated and not freed, if the allocation succeeds: number, bytes, is a part.
+    /// The blocks that are allocated and not freed, if the allocation succeeds: number, bytes, is a
+    /// part.
     blocks: Vec<(u32, usize, bool)>,
     windows: Vec<u32>,
     /// The last numbers of blocks and of windows.

@@ -1,9 +1,10 @@
 //! Random programs against every stack, from one generator.
 //!
-//! A [`Program`] is plain data, which can be printed and parsed: a stack, some streams, and lines that
-//! threads execute. The player executes it and compares each result of the stack with the contract. The
-//! simulator reports races, checks of patterns find wrong bytes, `usage` must be exact, and no memory may
-//! be left at the end. A program that fails is shrunk to the fewest lines that fail in the same way.
+//! A [`Program`] is plain data, which can be printed and parsed: a stack, some streams, and lines
+//! that threads execute. The player executes it and compares each result of the stack with the
+//! contract. The simulator reports races, checks of patterns find wrong bytes, `usage` must be
+//! exact, and no memory may be left at the end. A program that fails is shrunk to the fewest lines
+//! that fail in the same way.
 //!
 //! | module | what it holds |
 //! | --- | --- |

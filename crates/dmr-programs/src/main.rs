@@ -1,9 +1,10 @@
-//! `dmr-programs [--forks] [COUNT [FIRST [THREADS]]]`: runs `COUNT` random programs over every stack, from
-//! number `FIRST` on, in `THREADS` threads. Prints the first failures, shrunk, how often the programs
-//! reached each conflict, and the programs per second. Fails if a failure is not a known one.
+//! `dmr-programs [--forks] [COUNT [FIRST [THREADS]]]`: runs `COUNT` random programs over every
+//! stack, from number `FIRST` on, in `THREADS` threads. Prints the first failures, shrunk, how
+//! often the programs reached each conflict, and the programs per second. Fails if a failure is not
+//! a known one.
 //!
-//! With `--forks` each program is short and forks, under a thread that is held in a driver call: a fork
-//! takes as long as several programs without one.
+//! With `--forks` each program is short and forks, under a thread that is held in a driver call: a
+//! fork takes as long as several programs without one.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command")]
 #![deny(unsafe_code)]

@@ -29,7 +29,8 @@ pub struct Runner {
     options: Options,
     /// The counts of all programs.
     pub counts: Counts,
-    /// The number of pages that moved: memory that was mapped again after it had been mapped before.
+    /// The number of pages that moved: memory that was mapped again after it had been mapped
+    /// before.
     pub pages_moved: u64,
 }
 
@@ -118,8 +119,8 @@ impl Runner {
     }
 }
 
-/// Plays a program on a rig, simulated or not. The conflicts that it reaches are added to `counts`, also
-/// where it fails.
+/// Plays a program on a rig, simulated or not. The conflicts that it reaches are added to `counts`,
+/// also where it fails.
 ///
 /// # Errors
 ///
@@ -145,7 +146,8 @@ pub fn play_on(
     verdict.and(played).and(dropped)
 }
 
-/// Makes a simulated machine of one small device, on which driver calls can be held and made to fail.
+/// Makes a simulated machine of one small device, on which driver calls can be held and made to
+/// fail.
 ///
 /// # Panics
 ///

@@ -8,7 +8,8 @@ use crate::run::Runner;
 /// The largest number of programs that are tried.
 const TRIES: usize = 3000;
 
-/// Shrinks a program that fails with `failure`. Returns the smallest that was found, and its failure.
+/// Shrinks a program that fails with `failure`. Returns the smallest that was found, and its
+/// failure.
 #[must_use]
 pub fn shrink(program: &Program, failure: &Failure, options: &Options) -> (Program, Failure) {
     let mut shrinker = Shrinker {

@@ -152,8 +152,8 @@ pub struct Wiring {
 /// The reason why a stack was not built.
 pub type BuildError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Draws the configuration of a pool, and the size of its blocks. Pools are small enough to be full sometimes;
-/// with large blocks, the pool's slack is used up first.
+/// Draws the configuration of a pool, and the size of its blocks. Pools are small enough to be full
+/// sometimes; with large blocks, the pool's slack is used up first.
 #[must_use]
 pub fn draw_config(seed: u64) -> (PoolConfig, u64) {
     let mut random = Random::new(seed);
@@ -265,8 +265,8 @@ fn callback_that_allocates(
 }
 
 impl Built {
-    /// Returns whether a free is refused while the home stream of its block captures. A guard may keep the block
-    /// until later.
+    /// Returns whether a free is refused while the home stream of its block captures. A guard may
+    /// keep the block until later.
     pub(crate) fn refuses_captured_frees(&self) -> bool {
         !self.is_guarded
     }

@@ -1,4 +1,5 @@
-//! Counts the driver calls that a step makes, and holds one or makes one fail, at the start of the call.
+//! Counts the driver calls that a step makes, and holds one or makes one fail, at the start of the
+//! call.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -68,8 +69,8 @@ fn set(is_library: bool) {
     });
 }
 
-/// The hook of every driver call ([`Universe::on_entry`](dmr_sim::Universe::on_entry)). Returns the code
-/// that the call fails with, if it must fail.
+/// The hook of every driver call ([`Universe::on_entry`](dmr_sim::Universe::on_entry)). Returns the
+/// code that the call fails with, if it must fail.
 pub(crate) fn on_entry(call: &'static str) -> Option<i32> {
     let found = WATCH.try_with(|watch| {
         let mut watch = watch.try_borrow_mut().ok()?;

@@ -1,5 +1,5 @@
-//! An upstream that reports its blocks and reserved addresses as heaps to the simulator, for a pool whose
-//! blocks the player reports.
+//! An upstream that reports its blocks and reserved addresses as heaps to the simulator, for a pool
+//! whose blocks the player reports.
 
 use dmr_core::{
     AddressRange, AllocTag, BlockState, DeallocateError, DestroyError, DeviceBlock,

@@ -1,5 +1,5 @@
-//! A program in which the simulator finds no race shows no wrong byte on a GPU, and each class of race shows
-//! some. Without a GPU the bytes are those of the simulated device.
+//! A program in which the simulator finds no race shows no wrong byte on a GPU, and each class of
+//! race shows some. Without a GPU the bytes are those of the simulated device.
 //!
 //! `DMR_DIFFERENTIAL_STEPS` is the number of steps: at least 11,000, so that every omission
 //! occurs on every stack.
@@ -43,7 +43,8 @@ fn what_the_simulator_calls_clean_shows_no_wrong_byte_and_each_class_of_race_sho
     let started = Instant::now();
     let programs = programs(steps());
     let judges = judges(programs.len() as u64);
-    // Without a GPU: devices that execute work late, each in its way; for the control one that does not.
+    // Without a GPU: devices that execute work late, each in its way; for the control one that does
+    // not.
     let (under_test, control) = match dmr_sim::select().unwrap() {
         Driver::Cuda => (vec![(Stage::gpu(), "GPU")], Stage::gpu()),
         Driver::Simulated(_) => {

@@ -1,5 +1,5 @@
-//! Random programs of one thread over pools. Each byte of the blocks is checked while blocks grow, are
-//! refused and retired, and pages move.
+//! Random programs of one thread over pools. Each byte of the blocks is checked while blocks grow,
+//! are refused and retired, and pages move.
 
 use dmr_programs::generate::{Shape, program};
 use dmr_programs::player::Options;

@@ -1,5 +1,5 @@
-//! Random programs on every stack: several threads and streams, held calls, faults, captures, retired
-//! streams. None shows a race, a wrong byte or lost memory, except for the known failures.
+//! Random programs on every stack: several threads and streams, held calls, faults, captures,
+//! retired streams. None shows a race, a wrong byte or lost memory, except for the known failures.
 
 use dmr_programs::generate::{Shape, program};
 use dmr_programs::known::classify;

@@ -42,7 +42,8 @@ fn a_stream_that_is_retired_while_the_guard_fills_refuses_the_allocation() {
     }
 }
 
-/// A reap of pinned memory makes no call that ends a capture of its home stream, whenever that begins (U14).
+/// A reap of pinned memory makes no call that ends a capture of its home stream, whenever that
+/// begins (U14).
 #[test]
 fn a_reap_of_pinned_memory_ends_no_capture() {
     let calls = ["cuCtxGetCurrent", "cuStreamIsCapturing", "cuEventRecord", "cuEventQuery"];
@@ -64,7 +65,8 @@ fn a_reap_of_pinned_memory_ends_no_capture() {
     }
 }
 
-/// The debug guard fills and checks on library streams, so none of that becomes part of a graph (U14, A3).
+/// The debug guard fills and checks on library streams, so none of that becomes part of a graph
+/// (U14, A3).
 #[test]
 fn the_guards_work_stays_out_of_a_graph_whenever_the_capture_begins() {
     let calls = ["cuStreamIsCapturing", "cuEventRecord", "cuStreamWaitEvent", "cuMemsetD32Async"];

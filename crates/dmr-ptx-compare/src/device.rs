@@ -46,7 +46,8 @@ pub struct Image {
     pub kernels: Vec<String>,
     /// PTX text with a zero at the end, or a cubin.
     pub bytes: Vec<u8>,
-    /// The level at which the driver's compiler optimises PTX, from 0 to 4; its default without one.
+    /// The level at which the driver's compiler optimises PTX, from 0 to 4; its default without
+    /// one.
     pub jit_level: Option<u32>,
 }
 
@@ -62,8 +63,8 @@ pub fn hold() -> Result<Option<Arc<CudaContext>>, RunError> {
     }
 }
 
-/// Runs every launch of every kernel of `image` for which a family is known. A kernel without one has a
-/// record that says so.
+/// Runs every launch of every kernel of `image` for which a family is known. A kernel without one
+/// has a record that says so.
 ///
 /// # Errors
 ///
@@ -154,7 +155,8 @@ impl Machine {
         let name = CString::new(kernel).unwrap_or_default();
         let grid = (launch.grid[0], launch.grid[1], launch.grid[2]);
         let block = (launch.block[0], launch.block[1], launch.block[2]);
-        // SAFETY: the module is loaded, and each argument is a word as large as the largest parameter.
+        // SAFETY: the module is loaded, and each argument is a word as large as the largest
+        // parameter.
         unsafe {
             let function = result::module::get_function(self.module, name)?;
             let stream = std::ptr::null_mut();
@@ -191,7 +193,8 @@ unsafe fn load(image: &Image) -> Result<CUmodule, DriverError> {
     let bytes = image.bytes.as_ptr().cast();
     let names = names.as_mut_ptr();
     let values = values.as_mut_ptr();
-    // SAFETY: by this function's contract; there are `count` options, and the module's place is a live local.
+    // SAFETY: by this function's contract; there are `count` options, and the module's place is a
+    // live local.
     unsafe { sys::cuModuleLoadDataEx(&raw mut module, bytes, count, names, values) }.result()?;
     Ok(module)
 }

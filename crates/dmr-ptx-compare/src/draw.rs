@@ -7,8 +7,8 @@ use crate::element::Element;
 /// The distribution of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Every kind: NaN, infinities, subnormals, zeros, all exponents, and moderate values. Integers: edges, and
-    /// all bits.
+    /// Every kind: NaN, infinities, subnormals, zeros, all exponents, and moderate values.
+    /// Integers: edges, and all bits.
     Any,
     /// Magnitudes below 2. Integers: 0 to 49.
     Mild,

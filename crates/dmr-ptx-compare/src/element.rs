@@ -146,8 +146,8 @@ impl Element {
         if self.is_nan(bits) { self.magnitude_mask() } else { bits }
     }
 
-    /// Returns the distance in units of the last place; `None` where exactly one is a NaN. Of integers, the
-    /// difference.
+    /// Returns the distance in units of the last place; `None` where exactly one is a NaN. Of
+    /// integers, the difference.
     #[must_use]
     pub fn distance(self, a: u64, b: u64) -> Option<u64> {
         match (self.is_nan(a), self.is_nan(b)) {
@@ -165,8 +165,9 @@ impl Element {
         Some((position(a) - position(b)).unsigned_abs() as u64)
     }
 
-    /// Returns the difference in units of the last place, in the type `of`, of the largest of both values and 1: it
-    /// stays small where terms cancel. `None` where exactly one is a NaN or infinite.
+    /// Returns the difference in units of the last place, in the type `of`, of the largest of both
+    /// values and 1: it stays small where terms cancel. `None` where exactly one is a NaN or
+    /// infinite.
     #[must_use]
     pub fn scaled_distance(self, a: u64, b: u64, of: Self) -> Option<u64> {
         if self.canonical(a) == self.canonical(b) {

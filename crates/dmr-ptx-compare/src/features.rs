@@ -1,8 +1,10 @@
-//! Properties of a kernel's PTX that permit several results: contraction, approximations, atomics of floats.
+//! Properties of a kernel's PTX that permit several results: contraction, approximations, atomics
+//! of floats.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The properties for which results of a kernel may differ between two machines that are both right.
+/// The properties for which results of a kernel may differ between two machines that are both
+/// right.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features {
     /// Instructions with results that are only approximately determined.
@@ -21,7 +23,8 @@ struct Body {
     words: BTreeSet<String>,
 }
 
-/// Returns the features of each kernel of a PTX text, those of the functions that it calls among them.
+/// Returns the features of each kernel of a PTX text, those of the functions that it calls among
+/// them.
 #[must_use]
 pub fn of_kernels(text: &str) -> BTreeMap<String, Features> {
     let mut bodies: BTreeMap<String, Body> = BTreeMap::new();

@@ -1,8 +1,9 @@
-//! Runs the kernels of PTX files on the simulator and on a GPU, and compares the results bit by bit.
+//! Runs the kernels of PTX files on the simulator and on a GPU, and compares the results bit by
+//! bit.
 //!
-//! The name of a kernel determines its arguments: the kernels of the crate `candle-kernels` have names such as
-//! `uexp_f32` and `conv2d_bf16`, and a convention for each family. The same seed makes the same arguments on
-//! every machine, so that only results travel between machines.
+//! The name of a kernel determines its arguments: the kernels of the crate `candle-kernels` have
+//! names such as `uexp_f32` and `conv2d_bf16`, and a convention for each family. The same seed
+//! makes the same arguments on every machine, so that only results travel between machines.
 //!
 //! | module | what it holds |
 //! | --- | --- |

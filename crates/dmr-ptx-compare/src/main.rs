@@ -81,7 +81,8 @@ enum Command {
     Record {
         /// The results of the GPU
         gpu: PathBuf,
-        /// The results of the simulator. A kernel with results that differ is left out, or, with `--ulp`, has values
+        /// The results of the simulator. A kernel with results that differ is left out, or, with
+        /// `--ulp`, has values
         simulator: PathBuf,
         /// The text
         #[arg(long)]
@@ -104,8 +105,8 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Runs every kernel with several seeds, and writes lines of seed, kernel and digest, which another machine's
-    /// can be compared with
+    /// Runs every kernel with several seeds, and writes lines of seed, kernel and digest, which
+    /// another machine's can be compared with
     Digests {
         /// The PTX files, with cubins as above
         #[arg(required = true)]

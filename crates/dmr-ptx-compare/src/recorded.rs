@@ -1,7 +1,9 @@
-//! Results that a GPU has recorded, as text: a digest of each kernel, values of those that approximate.
+//! Results that a GPU has recorded, as text: a digest of each kernel, values of those that
+//! approximate.
 //!
-//! A line is `kernel = digest`, or `kernel ~ ulp values`: the first values of its first output in hexadecimal,
-//! and how far apart results may be, in units of the last place of the largest of both values and 1.
+//! A line is `kernel = digest`, or `kernel ~ ulp values`: the first values of its first output in
+//! hexadecimal, and how far apart results may be, in units of the last place of the largest of both
+//! values and 1.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -68,7 +70,8 @@ fn first_values(kernel: &str, outputs: &[&[Vec<u8>]], seed: u64) -> Vec<u64> {
     }
 }
 
-/// Returns the text of results: `approximate` has the kernels whose values are kept, and their bounds.
+/// Returns the text of results: `approximate` has the kernels whose values are kept, and their
+/// bounds.
 #[must_use]
 pub fn write(records: &[Record], seed: u64, approximate: &BTreeMap<String, u64>) -> String {
     let mut text = String::new();

@@ -24,7 +24,8 @@ pub struct Difference {
     pub scaled: u64,
     /// The elements that are infinite in one of the two results.
     pub infinite: usize,
-    /// The elements that are farther apart than the order of additions explains, where bounds are known.
+    /// The elements that are farther apart than the order of additions explains, where bounds are
+    /// known.
     pub out_of_bounds: usize,
     /// The first differing element: its index, and both values as bits.
     pub first: Option<(usize, u64, u64)>,

@@ -18,8 +18,8 @@ pub struct Record {
     pub outcome: Result<Vec<Vec<u8>>, String>,
 }
 
-/// Returns the digest of the outputs of a launch, with one NaN for all, and without the outputs that differ with
-/// the order of additions.
+/// Returns the digest of the outputs of a launch, with one NaN for all, and without the outputs
+/// that differ with the order of additions.
 #[must_use]
 pub fn digest(launch: &Launch, outputs: &[Vec<u8>]) -> u64 {
     let ordered = launch.outputs().zip(outputs).filter(|(output, _)| output.bounds.is_none());

@@ -1,6 +1,7 @@
 //! Splits a PTX text into parts, which drivers compile side by side.
 
-/// Returns parts of about `bytes` bytes. Each has all variables and functions, and some of the kernels.
+/// Returns parts of about `bytes` bytes. Each has all variables and functions, and some of the
+/// kernels.
 #[must_use]
 pub fn split(text: &str, bytes: usize) -> Vec<String> {
     let mut head = String::new();

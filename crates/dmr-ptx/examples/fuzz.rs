@@ -1,7 +1,9 @@
-//! Gives random inputs to the parser, or to the interpreter: `cargo run -p dmr-ptx --example fuzz -- run 10000000`.
+//! Gives random inputs to the parser, or to the interpreter:
+//! `cargo run -p dmr-ptx --example fuzz -- run 10000000`.
 //!
-//! The words of the command are `parse` or `run`, the number of inputs, the number of the first (0), and the number of
-//! threads (1). An input that panics is written to the standard error with its number, and the status is 1.
+//! The words of the command are `parse` or `run`, the number of inputs, the number of the first
+//! (0), and the number of threads (1). An input that panics is written to the standard error with
+//! its number, and the status is 1.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints its result")]
 
 #[path = "../tests/support/mutations.rs"]

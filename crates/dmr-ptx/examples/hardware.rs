@@ -1,15 +1,18 @@
 //! Compares the interpreter with a GPU.
 //!
-//! - `hardware write FOLDER` writes the kernels and the operands of all forms: the files `list`, `kernels`, `operands`.
-//! - `hardware compare FOLDER [WORD]` compares the results of a GPU, the files `status` and `words`, with the
-//!   interpreter's, and prints the first rows that differ; with a word, only of forms whose name has it.
-//! - `hardware fixture FOLDER` prints the lines of `tests/fixtures/hardware.txt` for the results of a GPU.
+//! - `hardware write FOLDER` writes the kernels and the operands of all forms: the files `list`,
+//!   `kernels`, `operands`.
+//! - `hardware compare FOLDER [WORD]` compares the results of a GPU, the files `status` and
+//!   `words`, with the interpreter's, and prints the first rows that differ; with a word, only of
+//!   forms whose name has it.
+//! - `hardware fixture FOLDER` prints the lines of `tests/fixtures/hardware.txt` for the results of
+//!   a GPU.
 //!
-//! A program with the driver API makes the results: it loads each kernel of `kernels` (offset and length are in `list`)
-//! behind the lines of [`hardware::HEADER`], launches it with one thread a row in blocks of 128, with the addresses of its
-//! operands and of its results, and writes the words of all results one after another. `status` has a line a form:
-//! its number, the result codes of load and launch, and its name, with tabs between them. A form that did not run has
-//! zeros.
+//! A program with the driver API makes the results: it loads each kernel of `kernels` (offset and
+//! length are in `list`) behind the lines of [`hardware::HEADER`], launches it with one thread a
+//! row in blocks of 128, with the addresses of its operands and of its results, and writes the
+//! words of all results one after another. `status` has a line a form: its number, the result codes
+//! of load and launch, and its name, with tabs between them. A form that did not run has zeros.
 
 #![allow(clippy::print_stdout, reason = "a program that prints what it has written")]
 

@@ -1,4 +1,5 @@
-//! Parses PTX files and prints what they hold: `cargo run -p dmr-ptx --example parse -- kernels.ptx`.
+//! Parses PTX files and prints what they hold:
+//! `cargo run -p dmr-ptx --example parse -- kernels.ptx`.
 #![allow(clippy::print_stdout, reason = "a program that prints its result")]
 
 use std::time::Instant;

@@ -1,8 +1,9 @@
 //! Module images: PTX text, alone or in a fat binary, where it may be compressed.
 //!
-//! The format of fat binaries is not documented; what is read here is what nvcc 11 to 13 writes. A container has a
-//! header of 16 bytes and entries, each with a header of its own: PTX or machine code of one architecture, as it is or
-//! compressed with LZ4 or Zstandard. With `nvcc -concat` one entry holds several that are compressed together.
+//! The format of fat binaries is not documented; what is read here is what nvcc 11 to 13 writes. A
+//! container has a header of 16 bytes and entries, each with a header of its own: PTX or machine
+//! code of one architecture, as it is or compressed with LZ4 or Zstandard. With `nvcc -concat` one
+//! entry holds several that are compressed together.
 
 mod compressed;
 mod error;
@@ -41,17 +42,19 @@ pub fn size(head: &[u8]) -> Option<u64> {
     u64::from(read_u16(head, 6)?).checked_add(read_u64(head, 8)?)
 }
 
-/// Returns the PTX text of a module image, for a device of compute capability `sm / 10`.`sm % 10` (90 for `sm_90`).
+/// Returns the PTX text of a module image, for a device of compute capability `sm / 10`.`sm % 10`
+/// (90 for `sm_90`).
 ///
-/// The image is PTX text, which is returned as it is, or a fat binary: of its PTX entries the one is taken that the
-/// driver would compile, the newest that the device supports. The text is not parsed, and ends in front of its first
-/// NUL byte.
+/// The image is PTX text, which is returned as it is, or a fat binary: of its PTX entries the one
+/// is taken that the driver would compile, the newest that the device supports. The text is not
+/// parsed, and ends in front of its first NUL byte.
 ///
 /// # Errors
 ///
 /// - [`FatbinError::MachineCode`]: the image has no PTX.
 /// - [`FatbinError::TooNew`]: its PTX is for newer devices only.
-/// - [`FatbinError::Damaged`], [`FatbinError::Compression`], [`FatbinError::TooLarge`]: it cannot be read.
+/// - [`FatbinError::Damaged`], [`FatbinError::Compression`], [`FatbinError::TooLarge`]: it cannot
+///   be read.
 pub fn ptx(image: &[u8], sm: u32) -> Result<Cow<'_, [u8]>, FatbinError> {
     if image.starts_with(ELF) {
         return Err(FatbinError::MachineCode { found: elf_target(image) });

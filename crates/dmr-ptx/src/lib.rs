@@ -1,6 +1,7 @@
 //! A parser and interpreter of NVIDIA's PTX: it runs the kernels of GPU programs without a GPU.
 //!
-//! It depends on no other crate of the project and calls no CUDA: `dmr-sim` runs the kernels of a launch with it.
+//! It depends on no other crate of the project and calls no CUDA: `dmr-sim` runs the kernels of a
+//! launch with it.
 //!
 //! ```rust
 //! use dmr_ptx::{Access, AccessError, GlobalMemory, Launch, Program};
@@ -26,7 +27,11 @@
 //!         self.part(access)?.copy_from_slice(bytes);
 //!         Ok(())
 //!     }
-//!     fn atomic(&mut self, access: &Access, change: &mut dyn FnMut(&mut [u8])) -> Result<(), AccessError> {
+//!     fn atomic(
+//!         &mut self,
+//!         access: &Access,
+//!         change: &mut dyn FnMut(&mut [u8]),
+//!     ) -> Result<(), AccessError> {
 //!         change(self.part(access)?);
 //!         Ok(())
 //!     }

@@ -1,13 +1,15 @@
-//! `mbarrier` objects: 64 bits of shared memory that count the arrivals of a phase and the bytes of asynchronous copies.
+//! `mbarrier` objects: 64 bits of shared memory that count the arrivals of a phase and the bytes of
+//! asynchronous copies.
 //!
-//! `decode` gives the instruction and its operands; [`Instruction::apply`] computes the new bits of the object and the
-//! result of one lane from the old bits. The caller reads and writes memory, in one step for each lane. It also orders
-//! the threads: an instruction with [`Instruction::releases`] publishes, and one with [`Instruction::acquires`] whose
-//! result is true has seen what was published at that object.
+//! `decode` gives the instruction and its operands; [`Instruction::apply`] computes the new bits of
+//! the object and the result of one lane from the old bits. The caller reads and writes memory, in
+//! one step for each lane. It also orders the threads: an instruction with
+//! [`Instruction::releases`] publishes, and one with [`Instruction::acquires`] whose result is true
+//! has seen what was published at that object.
 //!
-//! The bits are opaque in the ISA. Here they are, from the lowest: the pending count (20), the expected count of the next
-//! phase (20), the bytes that are outstanding (21, signed), the number of the phase (2), and a bit that is set in each
-//! object that is initialised.
+//! The bits are opaque in the ISA. Here they are, from the lowest: the pending count (20), the
+//! expected count of the next phase (20), the bytes that are outstanding (21, signed), the number
+//! of the phase (2), and a bit that is set in each object that is initialised.
 
 use crate::lanes::{Operand, Operands, Role, Window};
 use crate::types::Type;
@@ -88,7 +90,8 @@ pub(crate) enum Defect {
     Bytes(i64),
 }
 
-/// Decodes an instruction on an `mbarrier` object: `name` is the part before the first dot, `modifiers` the parts after.
+/// Decodes an instruction on an `mbarrier` object: `name` is the part before the first dot,
+/// `modifiers` the parts after.
 ///
 /// Returns `None` for another instruction, and an error that says what is not supported.
 pub(crate) fn decode(name: &str, modifiers: &[&str]) -> Option<Result<Instruction, String>> {
@@ -145,7 +148,8 @@ fn decode_verb(verb: &str, modifiers: &[&str]) -> Result<Instruction, String> {
 }
 
 impl Instruction {
-    /// Returns its operands in the order of the PTX text. An operand of the role [`Role::Optional`] may be left out.
+    /// Returns its operands in the order of the PTX text. An operand of the role [`Role::Optional`]
+    /// may be left out.
     pub(crate) fn operands(&self) -> Operands {
         let operand = |ty, role| Operand { ty, registers: 1, role };
         let address = operand(Type::B64, Role::Address);
@@ -189,8 +193,8 @@ impl Instruction {
         matches!(self.operation, Operation::Test { .. } | Operation::PendingCount)
     }
 
-    /// Computes the new object and the result for one lane, from the bits of the object and the operand behind the
-    /// address (that of `pending_count` is its state); `None` if it is left out.
+    /// Computes the new object and the result for one lane, from the bits of the object and the
+    /// operand behind the address (that of `pending_count` is its state); `None` if it is left out.
     ///
     /// # Errors
     /// What the ISA leaves undefined. Then the object does not change.

@@ -1,7 +1,7 @@
 //! Tensor maps: how a tensor lies in global memory, and the box of it that a tensor copy moves.
 //!
-//! The 128 bytes of a map are opaque to programs. A driver that runs kernels by this crate encodes them by
-//! [`TensorMap::to_bytes`]; the map of a device is not understood.
+//! The 128 bytes of a map are opaque to programs. A driver that runs kernels by this crate encodes
+//! them by [`TensorMap::to_bytes`]; the map of a device is not understood.
 
 use crate::types::Type;
 

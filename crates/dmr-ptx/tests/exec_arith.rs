@@ -1,4 +1,5 @@
-//! Arithmetic as a kernel sees it: the carry flag, and the lanes that do not execute an instruction.
+//! Arithmetic as a kernel sees it: the carry flag, and the lanes that do not execute an
+//! instruction.
 
 mod exec_memory;
 

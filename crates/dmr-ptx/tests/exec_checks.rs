@@ -1,11 +1,13 @@
-//! The sanitizer: each planted fault is found, with thread and line, and the repaired kernel runs clean.
+//! The sanitizer: each planted fault is found, with thread and line, and the repaired kernel runs
+//! clean.
 
 mod exec_memory;
 
 use dmr_ptx::{Checks, Fault, FaultKind, SpaceName};
 use exec_memory::{BASE, Buffer, load, run, run_with};
 
-/// Thread number in `%r1`, address of its word in shared memory in `%r2`, and of its word of the output in `%rd1`.
+/// Thread number in `%r1`, address of its word in shared memory in `%r2`, and of its word of the
+/// output in `%rd1`.
 fn kernel(body: &str) -> String {
     format!(
         ".file 1 \"sum.cu\"

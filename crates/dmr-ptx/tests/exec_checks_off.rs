@@ -1,12 +1,13 @@
-//! Each check can be switched off alone: then the launch goes on, and the other checks find what they find.
+//! Each check can be switched off alone: then the launch goes on, and the other checks find what
+//! they find.
 
 mod exec_memory;
 
 use dmr_ptx::{Checks, Fault, FaultKind, SpaceName};
 use exec_memory::{BASE, Buffer, load, run_with};
 
-/// Thread number in `%r1`, the address of shared memory in `%r3` and that of the thread's word in `%r2`; the addresses
-/// of global memory in `%rd0` and `%rd1`.
+/// Thread number in `%r1`, the address of shared memory in `%r3` and that of the thread's word in
+/// `%r2`; the addresses of global memory in `%rd0` and `%rd1`.
 fn kernel(body: &str) -> String {
     format!(
         ".file 1 \"off.cu\"

@@ -5,9 +5,10 @@ mod exec_memory;
 use dmr_ptx::{Fault, FaultKind};
 use exec_memory::{BASE, Buffer, load, run_with};
 
-/// Runs 8 blocks of 64 threads in clusters of 4. `%r1` is the thread, `%r2` the rank of the block, `%r3` the address of the
-/// thread's word in shared memory, `%r4` that in the next block of the cluster, `%r8` is the rank of that, `%r7` the
-/// address of an `mbarrier` object; `%rd1` is the thread's word in global memory, which has a word for each thread.
+/// Runs 8 blocks of 64 threads in clusters of 4. `%r1` is the thread, `%r2` the rank of the block,
+/// `%r3` the address of the thread's word in shared memory, `%r4` that in the next block of the
+/// cluster, `%r8` is the rank of that, `%r7` the address of an `mbarrier` object; `%rd1` is the
+/// thread's word in global memory, which has a word for each thread.
 fn run(body: &str) -> Result<Vec<u32>, Box<Fault>> {
     let text = format!(
         ".visible .entry k(.param .u64 out) {{

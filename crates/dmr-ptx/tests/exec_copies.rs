@@ -5,9 +5,9 @@ mod exec_memory;
 use dmr_ptx::{Fault, FaultKind, Finished};
 use exec_memory::{BASE, Buffer, run};
 
-/// A kernel with 64 words and an `mbarrier` object in shared memory. `%r1` is the thread, `%r3` the address of its word
-/// in shared memory, `%rd1` that in global memory; `%r5` is the address of the word of the thread's opposite, and `%r7`
-/// that of the object. `%p1` is true in the first thread.
+/// A kernel with 64 words and an `mbarrier` object in shared memory. `%r1` is the thread, `%r3` the
+/// address of its word in shared memory, `%rd1` that in global memory; `%r5` is the address of the
+/// word of the thread's opposite, and `%r7` that of the object. `%p1` is true in the first thread.
 fn kernel(body: &str) -> String {
     format!(
         ".visible .entry k(.param .u64 out) {{

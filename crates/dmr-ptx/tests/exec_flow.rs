@@ -5,7 +5,8 @@ mod exec_memory;
 use dmr_ptx::FaultKind;
 use exec_memory::{BASE, Buffer, load, run, run_with};
 
-/// The number of the thread in its grid in `%r0`, and the address of its word of the first parameter in `%rd1`.
+/// The number of the thread in its grid in `%r0`, and the address of its word of the first
+/// parameter in `%rd1`.
 const THREAD: &str = "
     .reg .b32 %r<20>; .reg .b64 %rd<20>; .reg .pred %p<8>;
     ld.param.u64 %rd0, [out];
@@ -220,7 +221,8 @@ fn axpy_stops_at_its_length() {
 
 #[test]
 fn a_value_that_is_set_in_one_round_of_a_loop_is_kept_for_the_next() {
-    // %r6 is set in the first round only; %r7 and %r8 are set and read between, and may not share its register.
+    // %r6 is set in the first round only; %r7 and %r8 are set and read between, and may not share
+    // its register.
     let body = "mov.u32 %r5, 0; mov.u32 %r9, 0;
         loop: setp.ne.u32 %p1, %r5, 0; @%p1 bra keep; mul.lo.u32 %r6, %r0, 3; keep:
         add.u32 %r7, %r5, 5; mul.lo.u32 %r8, %r7, %r7; add.u32 %r9, %r9, %r8; add.u32 %r9, %r9, %r6;

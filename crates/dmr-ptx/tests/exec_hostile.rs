@@ -1,4 +1,5 @@
-//! Programs that are wrong end with a fault, never with a panic, and never touch memory outside of the buffer.
+//! Programs that are wrong end with a fault, never with a panic, and never touch memory outside of
+//! the buffer.
 
 mod exec_memory;
 mod support {

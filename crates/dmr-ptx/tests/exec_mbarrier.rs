@@ -5,8 +5,9 @@ mod exec_memory;
 use dmr_ptx::FaultKind;
 use exec_memory::{BASE, Buffer, run};
 
-/// A kernel of one block with an object at the start of shared memory and words behind it. `%r1` is the thread, `%r2`
-/// the number of threads, `%r3` the address of the thread's word in shared memory, `%rd1` that in global memory.
+/// A kernel of one block with an object at the start of shared memory and words behind it. `%r1` is
+/// the thread, `%r2` the number of threads, `%r3` the address of the thread's word in shared
+/// memory, `%rd1` that in global memory.
 fn kernel(body: &str) -> String {
     format!(
         ".visible .entry k(.param .u64 out) {{

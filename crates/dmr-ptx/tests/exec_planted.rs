@@ -1,4 +1,5 @@
-//! Planted faults of order: each kernel with its fault is a race, and the repaired kernel runs clean.
+//! Planted faults of order: each kernel with its fault is a race, and the repaired kernel runs
+//! clean.
 
 mod exec_memory;
 
@@ -16,8 +17,8 @@ struct Planted {
     repaired: &'static str,
 }
 
-/// Thread number in `%r1`, block in `%r4`, the address of its word of the tile in `%r2`, of the output in `%rd1`; `%p0`
-/// holds in the first warp.
+/// Thread number in `%r1`, block in `%r4`, the address of its word of the tile in `%r2`, of the
+/// output in `%rd1`; `%p0` holds in the first warp.
 const START: &str = ".reg .b32 %r<20>; .reg .b64 %rd<20>; .reg .pred %p<8>; .reg .f32 %f<10>;
     .shared .align 16 .b8 tile[256];
     ld.param.u64 %rd0, [out]; mov.u32 %r1, %tid.x; mov.u32 %r3, tile; mov.u32 %r4, %ctaid.x;

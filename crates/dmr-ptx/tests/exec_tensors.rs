@@ -20,8 +20,9 @@ fn map() -> TensorMap {
     }
 }
 
-/// Runs 128 threads. `%r1` is the thread, `%r3` the address of its word in shared memory, `%rd1` that of its word behind
-/// the tensor, `%rd2` the address of the map; `%r10` and `%r11` are the coordinates, and `%r7` is the address of an object.
+/// Runs 128 threads. `%r1` is the thread, `%r3` the address of its word in shared memory, `%rd1`
+/// that of its word behind the tensor, `%rd2` the address of the map; `%r10` and `%r11` are the
+/// coordinates, and `%r7` is the address of an object.
 fn boxed(map: &TensorMap, at: [i32; 2], body: &str) -> Result<Vec<u32>, Box<Fault>> {
     let text = format!(
         ".visible .entry k(.param .align 64 .b8 map[128], .param .u64 out, .param .s32 x, .param .align 8 .s32 y) {{

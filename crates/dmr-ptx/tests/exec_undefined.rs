@@ -7,8 +7,9 @@ use dmr_ptx::{
 };
 use exec_memory::{BASE, Buffer, load, run, run_with};
 
-/// Word 0 of `tile` is 5, and the rest of shared memory and `depot` is unwritten; the first unwritten word is in `%r5`,
-/// read in line 40 of the source. Thread number in `%r1`, the address of shared memory in `%r3`.
+/// Word 0 of `tile` is 5, and the rest of shared memory and `depot` is unwritten; the first
+/// unwritten word is in `%r5`, read in line 40 of the source. Thread number in `%r1`, the address
+/// of shared memory in `%r3`.
 fn kernel(body: &str) -> String {
     format!(
         ".file 1 \"use.cu\"
@@ -156,7 +157,8 @@ fn what_goes_through_memory_is_found_at_its_use_and_names_the_last_read() {
     }
 }
 
-/// Instructions that use the value without an effect, or make a defined value of it, and the word that they store.
+/// Instructions that use the value without an effect, or make a defined value of it, and the word
+/// that they store.
 const HARMLESS: [(&str, u32); 18] = [
     ("mov.u32 %r6, 1;", 1),
     ("add.u32 %r7, %r5, 1; mov.u32 %r6, 2;", 2),
@@ -252,7 +254,8 @@ fn an_element_of_a_product_is_undefined_by_its_row_its_column_and_its_sum_only()
         "mov.f32 %f0, 0f00000000; mov.b32 %r6, 0; and.b32 %r9, %r1, 3; setp.lt.u32 %p2, %r9, 2;
         setp.lt.u32 %p3, %r1, 16; selp.b32 %r7, 0, %r5, %p3; mov.b32 %f1, %r5;";
     const MMA: &str = "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f2, %f3, %f4, %f5}";
-    // Rows from 8 on; columns from 4 on, which lanes 2 and 3 of each four have; the second element of C.
+    // Rows from 8 on; columns from 4 on, which lanes 2 and 3 of each four have; the second element
+    // of C.
     for (sources, use_of, is_found) in [
         ("{%r6, %r5}, {%r6}, {%f0, %f0, %f0, %f0}", "setp.eq.f32 %p1, %f3, %f0; @%p1", false),
         ("{%r6, %r5}, {%r6}, {%f0, %f0, %f0, %f0}", "setp.eq.f32 %p1, %f4, %f0; @%p1", true),

@@ -1,4 +1,5 @@
-//! Instructions whose sources are the same in all lanes are computed once: random programs give what they give lane by lane.
+//! Instructions whose sources are the same in all lanes are computed once: random programs give
+//! what they give lane by lane.
 
 mod exec_memory;
 
@@ -78,7 +79,8 @@ impl Writer {
         self.line(&format!("{guard}{line}"));
     }
 
-    /// Writes some instructions, with branches and loops among them; `depth` bounds how far they contain each other.
+    /// Writes some instructions, with branches and loops among them; `depth` bounds how far they
+    /// contain each other.
     fn block(&mut self, depth: u32) {
         for _ in 0..self.random.u32(1..8) {
             match if depth == 0 { 0 } else { self.random.u32(..8) } {
@@ -122,8 +124,8 @@ fn body(seed: u64) -> String {
     writer.text
 }
 
-/// Returns a kernel that gives each register a value, the same in all lanes: where `by_lane`, each lane loads it from an
-/// address of its own, so that nothing shows that they are equal.
+/// Returns a kernel that gives each register a value, the same in all lanes: where `by_lane`, each
+/// lane loads it from an address of its own, so that nothing shows that they are equal.
 fn kernel(seed: u64, by_lane: bool) -> String {
     let mut start = String::new();
     let mut end = String::new();

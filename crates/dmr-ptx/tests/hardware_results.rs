@@ -1,8 +1,8 @@
 //! The results of a GPU, form by form: the interpreter has the same ones.
 //!
-//! `fixtures/hardware.txt` has a line a form that an NVIDIA H200 executed (driver 580.159): the digest of its results
-//! over a quarter of the rows, or for an approximation some of its results. To make such a file: `cargo run --release
-//! -p dmr-ptx --example hardware`.
+//! `fixtures/hardware.txt` has a line a form that an NVIDIA H200 executed (driver 580.159): the
+//! digest of its results over a quarter of the rows, or for an approximation some of its results.
+//! To make such a file: `cargo run --release -p dmr-ptx --example hardware`.
 
 #[allow(dead_code, reason = "an example uses the rest")]
 mod hardware;
@@ -15,8 +15,8 @@ use hardware::{Form, digest};
 
 const FIXTURE: &str = include_str!("fixtures/hardware.txt");
 
-/// Returns what differs from a line of the fixture: a digest, or results of an approximation with a `~` before them. A
-/// form with a `?` before these may be refused.
+/// Returns what differs from a line of the fixture: a digest, or results of an approximation with a
+/// `~` before them. A form with a `?` before these may be refused.
 fn difference(form: &Form, known: &str) -> Option<String> {
     let words = match run::results(form, hardware::SAMPLED) {
         Ok(words) => words,

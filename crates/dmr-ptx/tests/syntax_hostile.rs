@@ -1,4 +1,5 @@
-//! Text that is not PTX, or meant to exhaust the parser: an error with its place, in bounded memory and time.
+//! Text that is not PTX, or meant to exhaust the parser: an error with its place, in bounded memory
+//! and time.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use dmr_ptx::syntax::{Module, ParseError, parse};
 
-/// The bytes that the parser takes for each byte of text, at most: beside 1 MiB, and the variables of ranges.
+/// The bytes that the parser takes for each byte of text, at most: beside 1 MiB, and the variables
+/// of ranges.
 const MULTIPLE: usize = 100;
 
 struct Counting;

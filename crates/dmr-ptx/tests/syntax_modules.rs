@@ -1,4 +1,5 @@
-//! Declarations of PTX text: what the module says about versions, variables, functions and source lines.
+//! Declarations of PTX text: what the module says about versions, variables, functions and source
+//! lines.
 
 use dmr_ptx::Type;
 use dmr_ptx::syntax::{

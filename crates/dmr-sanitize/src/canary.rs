@@ -1,7 +1,8 @@
-//! The canary: one fault for each tool, in a process of its own. A tool that does not report it does not
-//! check the processes of this run.
+//! The canary: one fault for each tool, in a process of its own. A tool that does not report it
+//! does not check the processes of this run.
 //!
-//! Uses cudarc and no resource of this project, so that a change of the resources cannot hide the fault.
+//! Uses cudarc and no resource of this project, so that a change of the resources cannot hide the
+//! fault.
 
 #![allow(unsafe_code, reason = "commits faults")]
 
@@ -44,7 +45,8 @@ pub fn run_if_asked() -> Outcome {
     Ok(())
 }
 
-/// Commits the fault that `tool` must report. Does nothing on the simulated driver, which no tool checks.
+/// Commits the fault that `tool` must report. Does nothing on the simulated driver, which no tool
+/// checks.
 ///
 /// # Errors
 ///

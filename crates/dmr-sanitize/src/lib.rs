@@ -10,9 +10,9 @@
 //!
 //! # What the tools report
 //!
-//! Compute Sanitizer 2025.3.1 and 2026.4 on an H200, `--xml`. Each control in device memory prints the
-//! address of its fault; an address in the tool's record is the same. Only the tool's text has the
-//! distance from the nearest allocation, and it does not count stream-ordered allocations.
+//! Compute Sanitizer 2025.3.1 and 2026.4 on an H200, `--xml`. Each control in device memory prints
+//! the address of its fault; an address in the tool's record is the same. Only the tool's text has
+//! the distance from the nearest allocation, and it does not count stream-ordered allocations.
 //!
 //! | class | tool | the tool's record |
 //! | --- | --- | --- |
@@ -29,10 +29,10 @@
 //! fault, and every later call of the driver is one more record. memcheck needs
 //! `--leak-check full --track-stream-ordered-races all`.
 //!
-//! initcheck needs `--force-blocking-launches`. Without it, it misses writes of a kernel while another
-//! host thread calls the driver, and reports copies of the written bytes, which are right, as
-//! uninitialized. It did so in 8 of 24 runs of the tests in `threads` (2025.3.1; 2026.4: 7 of 18), on
-//! direct blocks too; with the option in none of 24 (2026.4: 6).
+//! initcheck needs `--force-blocking-launches`. Without it, it misses writes of a kernel while
+//! another host thread calls the driver, and reports copies of the written bytes, which are right,
+//! as uninitialized. It did so in 8 of 24 runs of the tests in `threads` (2025.3.1; 2026.4: 7 of
+//! 18), on direct blocks too; with the option in none of 24 (2026.4: 6).
 //!
 //! | module | what it holds |
 //! | --- | --- |

@@ -92,7 +92,8 @@ mod pools {
         Ok(observed(pool, tool().or_else(|| streams.device().memory_observer())))
     }
 
-    /// Returns the observer of an attached tool. The tool accepts memory of the direct backend only.
+    /// Returns the observer of an attached tool. The tool accepts memory of the direct backend
+    /// only.
     fn tool() -> Option<Arc<dyn MemoryObserver>> {
         #[cfg(feature = "nvtx")]
         return dmr_nvtx::memory_observer();

@@ -42,8 +42,9 @@ impl AccountUsage {
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Returns the accounts of this user in `directory`, or where
-/// [`SharedLimitConfig::VARIABLE`](crate::SharedLimitConfig::VARIABLE) says; an error in place of an account that cannot
-/// be read. Waits for at most a second for each. There are none on platforms other than Linux.
+/// [`SharedLimitConfig::VARIABLE`](crate::SharedLimitConfig::VARIABLE) says; an error in place of
+/// an account that cannot be read. Waits for at most a second for each. There are none on platforms
+/// other than Linux.
 ///
 /// # Errors
 ///

@@ -20,36 +20,38 @@ pub struct SharedLimitConfig {
 const SHARED_MEMORY: &str = "/dev/shm";
 
 impl SharedLimitConfig {
-    /// The environment variable that names the directory of the accounts: a `tmpfs`. An empty value counts as not
-    /// set. Without it, accounts are in `/dev/shm`.
+    /// The environment variable that names the directory of the accounts: a `tmpfs`. An empty value
+    /// counts as not set. Without it, accounts are in `/dev/shm`.
     pub const VARIABLE: &'static str = "DMR_SHARED_LIMIT_DIR";
 
     /// The group of members that name none.
     pub const DEFAULT_GROUP: &'static str = "default";
 
-    /// Configures a limit of `limit` bytes, at most 2^63 - 1, for the GPU with this UUID, and for all processes of the
-    /// user that name no group.
+    /// Configures a limit of `limit` bytes, at most 2^63 - 1, for the GPU with this UUID, and for
+    /// all processes of the user that name no group.
     pub fn new(uuid: [u8; 16], limit: u64) -> Self {
         let group = Self::DEFAULT_GROUP.to_owned();
         let patience = Duration::from_secs(5);
         Self { uuid, limit, group, directory: None, patience }
     }
 
-    /// Shares the limit with the processes of the user that name this group, and with no other. A group name has
-    /// 1 to 64 characters: ASCII letters, digits, `.`, `_` and `-`.
+    /// Shares the limit with the processes of the user that name this group, and with no other. A
+    /// group name has 1 to 64 characters: ASCII letters, digits, `.`, `_` and `-`.
     pub fn with_group(mut self, group: impl Into<String>) -> Self {
         self.group = group.into();
         self
     }
 
-    /// Sets the directory of the accounts, a `tmpfs`. All processes that share the limit must use the same.
+    /// Sets the directory of the accounts, a `tmpfs`. All processes that share the limit must use
+    /// the same.
     pub fn with_directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = Some(directory.into());
         self
     }
 
-    /// Sets how long a call waits for the lock of the account (default: 5 s). A lock is held for microseconds, unless a
-    /// process is stopped while it has it. A release waits for at most 50 ms.
+    /// Sets how long a call waits for the lock of the account (default: 5 s). A lock is held for
+    /// microseconds, unless a process is stopped while it has it. A release waits for at most 50
+    /// ms.
     pub fn with_lock_timeout(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self

@@ -103,7 +103,8 @@ pub enum Problem {
         what: &'static str,
     },
 
-    /// The file was removed, moved, truncated or changed by another program while this member used it.
+    /// The file was removed, moved, truncated or changed by another program while this member used
+    /// it.
     #[non_exhaustive]
     #[error(
         "the account was {what} by another program while in use: restart the processes that share it"

@@ -44,7 +44,8 @@ pub(crate) fn identity(config: &SharedLimitConfig) -> Result<(Header, ProcessId)
     Ok((header, process))
 }
 
-/// Returns an error unless pids and start times of an account can be compared with those seen from here.
+/// Returns an error unless pids and start times of an account can be compared with those seen from
+/// here.
 pub(crate) fn check_namespaces(header: &Header) -> Result<(), Problem> {
     if header.namespaces == processes::namespaces()? { Ok(()) } else { Err(Problem::Namespace) }
 }
@@ -54,7 +55,8 @@ impl AccountFile {
     ///
     /// # Errors
     ///
-    /// [`NotInMemory`](Problem::NotInMemory), [`Foreign`](Problem::Foreign), [`System`](Problem::System).
+    /// [`NotInMemory`](Problem::NotInMemory), [`Foreign`](Problem::Foreign),
+    /// [`System`](Problem::System).
     pub(crate) fn open(path: &Path) -> Result<Self, SharedLimitError> {
         let located = |problem| SharedLimitError { path: path.to_owned(), problem };
         check_directory(path.parent().unwrap_or(path))?;
@@ -97,7 +99,8 @@ impl AccountFile {
         let start = Instant::now();
         let mut pause = Duration::from_micros(50);
         loop {
-            // Also to read: shared locks that overlap would keep members away for as long as there are readers.
+            // Also to read: shared locks that overlap would keep members away for as long as there
+            // are readers.
             match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(()),
                 Err(Errno::WOULDBLOCK | Errno::INTR) => {}
@@ -167,7 +170,8 @@ impl Storage for AccountFile {
     }
 
     fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Problem> {
-        // A limit of the process is all that could cut a write short: half a record is damage for all members.
+        // A limit of the process is all that could cut a write short: half a record is damage for
+        // all members.
         let most = rustix::process::getrlimit(Resource::Fsize).current;
         if most.is_some_and(|most| (offset + bytes.len()) as u64 > most) {
             return Err(refused("pwrite", Errno::FBIG));
@@ -262,7 +266,8 @@ fn refused(call: &'static str, errno: Errno) -> Problem {
     Problem::System { call, problem: errno.to_string() }
 }
 
-/// Finds the pid in `/proc/locks` that has locked a file: `1: FLOCK  ADVISORY  WRITE 123 00:1a:77 0 EOF`.
+/// Finds the pid in `/proc/locks` that has locked a file:
+/// `1: FLOCK  ADVISORY  WRITE 123 00:1a:77 0 EOF`.
 fn holder(locks: &str, file: &str) -> Option<u32> {
     locks.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();

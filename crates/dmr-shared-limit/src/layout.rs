@@ -37,7 +37,8 @@ impl<const N: usize> From<Text<N>> for String {
     }
 }
 
-/// A process, and the program that it executes: pids are reused, and a process can execute another program.
+/// A process, and the program that it executes: pids are reused, and a process can execute another
+/// program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ProcessId {
     pub(crate) pid: u32,
@@ -211,7 +212,8 @@ fn is_sealed<const N: usize>(bytes: &[u8; N]) -> bool {
     end == checksum(fields).to_le_bytes()
 }
 
-/// Returns a number that finds accidents, not intent: a program that can write the file can write the checksum.
+/// Returns a number that finds accidents, not intent: a program that can write the file can write
+/// the checksum.
 fn checksum(bytes: &[u8]) -> u64 {
     let (words, _) = bytes.as_chunks::<8>();
     words.iter().fold(MAGIC, |sum, word| {

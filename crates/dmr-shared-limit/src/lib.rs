@@ -1,8 +1,9 @@
 //! One hard limit in bytes for each GPU, shared by the processes of a user.
 //!
-//! A [`SharedLimit`] is one member of an account: a file in shared memory with the limit, and a record for each member
-//! that says how many bytes it has charged. The sum of all records never exceeds the limit, at any instant.
-//! The bytes of a process that has ended, in whatever way, are released when another member needs them.
+//! A [`SharedLimit`] is one member of an account: a file in shared memory with the limit, and a
+//! record for each member that says how many bytes it has charged. The sum of all records never
+//! exceeds the limit, at any instant. The bytes of a process that has ended, in whatever way, are
+//! released when another member needs them.
 //!
 //! ```
 //! use dmr_shared_limit::{ChargeError, Largest, SharedLimit, SharedLimitConfig};

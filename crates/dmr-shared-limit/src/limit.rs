@@ -19,11 +19,12 @@ use crate::table::Table;
 
 /// A member of an account: what this process has charged to the limit of a GPU.
 ///
-/// A process can have several members; each has a record and charges of its own. A member that is dropped leaves the
-/// account, unless bytes are still charged: those stay charged until the process ends.
+/// A process can have several members; each has a record and charges of its own. A member that is
+/// dropped leaves the account, unless bytes are still charged: those stay charged until the process
+/// ends.
 ///
-/// In a forked child of the process that joined, which has no GPU memory, nothing is charged or released, and calls
-/// that can fail return [`Problem::Forked`].
+/// In a forked child of the process that joined, which has no GPU memory, nothing is charged or
+/// released, and calls that can fail return [`Problem::Forked`].
 pub struct SharedLimit {
     config: SharedLimitConfig,
     path: PathBuf,
@@ -48,7 +49,8 @@ struct Session {
 
 /// The time for which a change waits that cannot be refused.
 const PATIENCE_OF_CHANGE: Duration = Duration::from_millis(50);
-/// The time for which the thread that retries a change waits for the file, and then until it tries again.
+/// The time for which the thread that retries a change waits for the file, and then until it tries
+/// again.
 const PATIENCE_OF_RETRY: Duration = Duration::from_millis(5);
 const PAUSE_OF_RETRY: Duration = Duration::from_millis(50);
 
@@ -57,8 +59,8 @@ impl SharedLimit {
     ///
     /// # Errors
     ///
-    /// [`Problem`] has them all, and what to do; the most frequent is [`LimitDiffers`](Problem::LimitDiffers).
-    /// Nothing is charged then.
+    /// [`Problem`] has them all, and what to do; the most frequent is
+    /// [`LimitDiffers`](Problem::LimitDiffers). Nothing is charged then.
     pub fn join(config: &SharedLimitConfig) -> Result<Self, SharedLimitError> {
         let path = config.path(file::user())?;
         let located = |problem| SharedLimitError { path: path.clone(), problem };
@@ -68,7 +70,8 @@ impl SharedLimit {
             let mut file = AccountFile::open(&path)?;
             match Member::join(&mut file, header, process, config.patience) {
                 Ok(member) => break Session { file, member },
-                // The last member left after the file was opened: the path leads to another file, or to none.
+                // The last member left after the file was opened: the path leads to another file,
+                // or to none.
                 Err(Problem::Changed { .. }) if start.elapsed() < config.patience => {}
                 Err(problem) => return Err(located(problem)),
             }
@@ -99,15 +102,15 @@ impl SharedLimit {
     ///
     /// # Errors
     ///
-    /// [`OverLimit`](ChargeError::OverLimit) if the bytes do not fit beside what all living processes have charged;
-    /// [`Account`](ChargeError::Account) if the account cannot be used, and after the
-    /// [lock timeout](SharedLimitConfig::with_lock_timeout). Nothing is charged then.
+    /// [`OverLimit`](ChargeError::OverLimit) if the bytes do not fit beside what all living
+    /// processes have charged; [`Account`](ChargeError::Account) if the account cannot be used, and
+    /// after the [lock timeout](SharedLimitConfig::with_lock_timeout). Nothing is charged then.
     pub fn charge(&self, bytes: u64, largest: Largest<'_>) -> Result<(), ChargeError> {
         self.charge_within(bytes, largest, self.config.patience)
     }
 
-    /// Charges `bytes` as [`charge`](Self::charge) does, and waits for the lock of the account no longer than
-    /// `patience`, nor than the lock timeout.
+    /// Charges `bytes` as [`charge`](Self::charge) does, and waits for the lock of the account no
+    /// longer than `patience`, nor than the lock timeout.
     ///
     /// # Errors
     ///
@@ -127,16 +130,18 @@ impl SharedLimit {
         })?
     }
 
-    /// Releases `bytes` that were charged. `largest` is what others see of this process from now on.
+    /// Releases `bytes` that were charged. `largest` is what others see of this process from now
+    /// on.
     ///
-    /// If the account cannot be locked within 50 ms, the bytes stay charged until it can: a thread of this process, which
-    /// ends then, tries every 50 ms, and so does each call of this member.
+    /// If the account cannot be locked within 50 ms, the bytes stay charged until it can: a thread
+    /// of this process, which ends then, tries every 50 ms, and so does each call of this member.
     pub fn release(&self, bytes: u64, largest: Largest<'_>) {
         self.change(0_i64.saturating_sub_unsigned(bytes), largest);
     }
 
-    /// Charges `bytes` that are in use already, even if that exceeds the limit; then nothing more is charged until it
-    /// fits. If the account cannot be locked within 50 ms, they are charged later, as [`release`](Self::release) has it.
+    /// Charges `bytes` that are in use already, even if that exceeds the limit; then nothing more
+    /// is charged until it fits. If the account cannot be locked within 50 ms, they are charged
+    /// later, as [`release`](Self::release) has it.
     pub fn charge_existing(&self, bytes: u64, largest: Largest<'_>) {
         self.change(0_i64.saturating_add_unsigned(bytes), largest);
     }
@@ -161,8 +166,8 @@ impl SharedLimit {
         self.usage_within(self.config.patience)
     }
 
-    /// Returns the same as [`usage`](Self::usage), and waits for the lock of the account no longer than `patience`,
-    /// nor than the lock timeout.
+    /// Returns the same as [`usage`](Self::usage), and waits for the lock of the account no longer
+    /// than `patience`, nor than the lock timeout.
     ///
     /// # Errors
     ///
@@ -197,7 +202,8 @@ impl SharedLimit {
 }
 
 impl Gate {
-    /// Waits until no other thread uses the member, and does so; `call` gets what is left of the time to wait.
+    /// Waits until no other thread uses the member, and does so; `call` gets what is left of the
+    /// time to wait.
     fn with_session<T>(
         &self,
         patience: Duration,
@@ -221,7 +227,8 @@ impl Gate {
         Ok(result)
     }
 
-    /// Changes the member, and writes it to the file. If the account is busy, a thread retries that.
+    /// Changes the member, and writes it to the file. If the account is busy, a thread retries
+    /// that.
     fn settle(self: &Arc<Self>, patience: Duration, change: impl FnOnce(&mut Member)) {
         let settled = self.with_session(patience, |Session { file, member }, left| {
             change(member);
@@ -255,7 +262,8 @@ impl Gate {
         let is_done = self.with_session(PATIENCE_OF_RETRY, |Session { file, member }, left| {
             let is_done = !is_busy(&member.settle(file, left));
             if is_done {
-                // With the session: a change that finds the account busy from now on starts another thread.
+                // With the session: a change that finds the account busy from now on starts another
+                // thread.
                 self.is_retried.swap(false, Ordering::AcqRel);
             }
             is_done

@@ -1,7 +1,7 @@
 //! The protocol of a member: join, charge, release, leave.
 //!
-//! All of it happens while the account is locked, and each write leaves an account in which the sum of the records is
-//! at most the limit: a member can be killed before and after every one of them.
+//! All of it happens while the account is locked, and each write leaves an account in which the sum
+//! of the records is at most the limit: a member can be killed before and after every one of them.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::layout::{Header, ProcessId, Record, Text};
 use crate::storage::Storage;
 use crate::table::Table;
 
-/// The tag that holds the most of what a member has charged. Shown to other processes when they are refused.
+/// The tag that holds the most of what a member has charged. Shown to other processes when they are
+/// refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Largest<'a> {
     /// The name of the tag.
@@ -58,8 +59,9 @@ impl Member {
     ///
     /// # Errors
     ///
-    /// [`LimitDiffers`](Problem::LimitDiffers), [`Namespace`](Problem::Namespace), [`Full`](Problem::Full), and those
-    /// of reading and writing. The records of processes that have ended are emptied even so.
+    /// [`LimitDiffers`](Problem::LimitDiffers), [`Namespace`](Problem::Namespace),
+    /// [`Full`](Problem::Full), and those of reading and writing. The records of processes that
+    /// have ended are emptied even so.
     pub(crate) fn join(
         storage: &mut impl Storage,
         header: Header,
@@ -101,8 +103,8 @@ impl Member {
     ///
     /// # Errors
     ///
-    /// [`OverLimit`] if they do not fit beside what the living members have charged; and those of reading and
-    /// writing. Then nothing is charged.
+    /// [`OverLimit`] if they do not fit beside what the living members have charged; and those of
+    /// reading and writing. Then nothing is charged.
     pub(crate) fn charge(
         &mut self,
         storage: &mut impl Storage,
@@ -132,8 +134,8 @@ impl Member {
         Err(Refused::OverLimit(Box::new(OverLimit { requested: bytes, limit, used, processes })))
     }
 
-    /// Changes what is charged by bytes that were released, or that are in use although they may not fit. The next
-    /// call writes it.
+    /// Changes what is charged by bytes that were released, or that are in use although they may
+    /// not fit. The next call writes it.
     pub(crate) fn change(&mut self, bytes: i64) {
         self.held = self.held.saturating_add_signed(bytes);
     }
@@ -144,18 +146,19 @@ impl Member {
         self.record.tag_bytes = largest.bytes;
     }
 
-    /// Leaves the account with the next call that settles, unless something is still charged: that stays until the
-    /// process ends.
+    /// Leaves the account with the next call that settles, unless something is still charged: that
+    /// stays until the process ends.
     pub(crate) fn leave(&mut self) {
         self.stage = Stage::Leaving;
     }
 
-    /// Writes what is charged, or empties the record of a member that leaves. The last living member removes the
-    /// account. If the account cannot be changed now, the next call does it.
+    /// Writes what is charged, or empties the record of a member that leaves. The last living
+    /// member removes the account. If the account cannot be changed now, the next call does it.
     ///
     /// # Errors
     ///
-    /// The reason why it cannot be changed now. A record that is not emptied stays until the process ends.
+    /// The reason why it cannot be changed now. A record that is not emptied stays until the
+    /// process ends.
     pub(crate) fn settle(
         &mut self,
         storage: &mut impl Storage,

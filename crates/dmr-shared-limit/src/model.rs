@@ -1,7 +1,9 @@
-//! A model of the protocol: every order of calls of a few processes, with a kill and a failure at each of their steps.
+//! A model of the protocol: every order of calls of a few processes, with a kill and a failure at
+//! each of their steps.
 //!
-//! All reads and writes happen under the lock, which the model checks. So an order of critical sections, and the step
-//! at which one of them ends, is all that can differ between two runs; the search visits each state once.
+//! All reads and writes happen under the lock, which the model checks. So an order of critical
+//! sections, and the step at which one of them ends, is all that can differ between two runs; the
+//! search visits each state once.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -230,7 +232,8 @@ impl State {
         }
     }
 
-    /// Panics unless exactly what is left can be charged, and everything once all processes have ended.
+    /// Panics unless exactly what is left can be charged, and everything once all processes have
+    /// ended.
     fn check_nothing_is_lost(&self) {
         let records = self.records();
         for pid in 0..self.processes.len() {
@@ -284,8 +287,8 @@ fn header(limit: u64) -> Header {
     }
 }
 
-/// Visits every state within `depth` calls, with at most `reuses` processes that have the same pid one after
-/// another. Returns the number of states.
+/// Visits every state within `depth` calls, with at most `reuses` processes that have the same pid
+/// one after another. Returns the number of states.
 fn explore(processes: usize, limits: &[u64], depth: usize, reuses: u64) -> usize {
     let start = State::new(processes);
     let mut seen = HashSet::from([start.clone()]);

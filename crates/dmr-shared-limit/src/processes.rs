@@ -31,8 +31,8 @@ pub(crate) fn current() -> Result<ProcessId, Problem> {
     Ok(ProcessId { pid, start: stat.start, program: program() })
 }
 
-/// Returns a number that each program has for itself: of the random bytes that the system gives to a program when its
-/// execution begins. 0 if they cannot be read.
+/// Returns a number that each program has for itself: of the random bytes that the system gives to
+/// a program when its execution begins. 0 if they cannot be read.
 fn program() -> u64 {
     // The same in a forked child, and in every copy of this library in a process.
     static PROGRAM: OnceLock<u64> = OnceLock::new();
@@ -45,7 +45,8 @@ fn program() -> u64 {
     })
 }
 
-/// Reads the random bytes of the calling program, whose address is in its auxiliary vector: getauxval(3).
+/// Reads the random bytes of the calling program, whose address is in its auxiliary vector:
+/// getauxval(3).
 fn random_bytes() -> Option<[u8; 16]> {
     const AT_RANDOM: usize = 25;
     const WORD: usize = size_of::<usize>();
@@ -77,11 +78,12 @@ pub(crate) fn namespaces() -> Result<Namespaces, Problem> {
     Ok(Namespaces { pid, time: inode("time").unwrap_or(0) })
 }
 
-/// Returns whether a process may still have memory: `true` unless the system says that it has ended, or that its
-/// pid has another process; or unless it is the calling process, before it executed this program.
+/// Returns whether a process may still have memory: `true` unless the system says that it has
+/// ended, or that its pid has another process; or unless it is the calling process, before it
+/// executed this program.
 ///
-/// The system shows the new program of another process before it has closed the files of the old one. Those of the
-/// calling process are closed: its code runs.
+/// The system shows the new program of another process before it has closed the files of the old
+/// one. Those of the calling process are closed: its code runs.
 pub(crate) fn is_alive(process: &ProcessId) -> bool {
     let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else { return false };
     // `/proc` may hide a process that exists.
@@ -111,8 +113,8 @@ fn stat(pid: u32) -> Option<Stat> {
     parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Parses the text of `/proc/PID/stat`. Its second field is the name in parentheses, which may have spaces,
-/// parentheses, and bytes that are not UTF-8.
+/// Parses the text of `/proc/PID/stat`. Its second field is the name in parentheses, which may have
+/// spaces, parentheses, and bytes that are not UTF-8.
 fn parse(text: &[u8]) -> Option<Stat> {
     let end_of_name = text.iter().rposition(|byte| *byte == b')')?;
     let fields: Vec<&str> =

@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::error::Problem;
 use crate::layout::ProcessId;
 
-/// The bytes of an account, a lock that the end of a process releases, and the processes that may have changed them.
+/// The bytes of an account, a lock that the end of a process releases, and the processes that may
+/// have changed them.
 ///
 /// A file implements it, and the model, which stops at each of its steps.
 pub(crate) trait Storage {

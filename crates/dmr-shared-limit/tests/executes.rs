@@ -96,7 +96,8 @@ fn executes_itself() {
         panic!("{}", again.exec());
     };
     if stage == "1" {
-        // SAFETY: from the next program on, all addresses are those of the program before, if the system permits it.
+        // SAFETY: from the next program on, all addresses are those of the program before, if the
+        // system permits it.
         unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
         execute("2");
     }

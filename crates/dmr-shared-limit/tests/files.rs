@@ -1,4 +1,5 @@
-//! Files that are no accounts, or not ours, and what happens to accounts that other programs change.
+//! Files that are no accounts, or not ours, and what happens to accounts that other programs
+//! change.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "makes a FIFO, forks, and limits the size of files")]
@@ -224,13 +225,15 @@ fn a_limit_on_the_size_of_files_refuses_a_member_and_damages_nothing() {
     }
 }
 
-/// Joins in a forked child whose files have at most `bytes`. Returns its status: 0 if that is refused.
+/// Joins in a forked child whose files have at most `bytes`. Returns its status: 0 if that is
+/// refused.
 fn join_with_files_of(directory: &Path, bytes: u64) -> i32 {
     // SAFETY: the child joins and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let most = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-        // SAFETY: sets a limit of this process, and ends it without the parent's handlers, or when a call waits.
+        // SAFETY: sets a limit of this process, and ends it without the parent's handlers, or when
+        // a call waits.
         unsafe {
             libc::alarm(10);
             libc::setrlimit(libc::RLIMIT_FSIZE, &raw const most);

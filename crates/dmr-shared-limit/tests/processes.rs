@@ -222,7 +222,8 @@ fn ends_its_main_thread() {
         unsafe { libc::syscall(libc::SYS_exit, 0) };
     }
     let handler: extern "C" fn(libc::c_int) = end_thread;
-    // SAFETY: the handler makes one system call; the main thread waits for this one and owns nothing else.
+    // SAFETY: the handler makes one system call; the main thread waits for this one and owns
+    // nothing else.
     unsafe {
         libc::signal(libc::SIGUSR1, handler as libc::sighandler_t);
         libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::getpid(), libc::SIGUSR1);
@@ -278,7 +279,8 @@ fn what_was_released_while_the_account_was_locked_is_charged_by_another_without_
     drop((locked, dropped));
     eventually("charged", || other.charge(LIMIT, Largest::default()).is_ok());
     other.release(LIMIT, Largest::default());
-    // A member that is dropped meanwhile leaves, and its record is not written when another member has it.
+    // A member that is dropped meanwhile leaves, and its record is not written when another member
+    // has it.
     let leaves = join();
     leaves.charge(GIB, Largest::default()).unwrap();
     let locked = common::locked(directory.path());

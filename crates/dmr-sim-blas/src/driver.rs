@@ -43,7 +43,8 @@ functions! {
     synchronize_stream b"cuStreamSynchronize\0" (Object)
 }
 
-/// Returns the driver of this process: the one that is loaded, or the one that the dynamic linker finds.
+/// Returns the driver of this process: the one that is loaded, or the one that the dynamic linker
+/// finds.
 pub(crate) fn driver() -> Result<&'static Driver, Status> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
     let find = || {

@@ -172,8 +172,8 @@ const F32: Types = Types { matrices: [0; 3], compute: 68 };
 const F64: Types = Types { matrices: [1; 3], compute: 70 };
 const F16: Types = Types { matrices: [2; 3], compute: 64 };
 
-/// Exports functions. In brackets: the arguments for types, for strides and for the number of products, if the function
-/// has them, and what they stand for.
+/// Exports functions. In brackets: the arguments for types, for strides and for the number of
+/// products, if the function has them, and what they stand for.
 macro_rules! products {
     ($(
         $name:ident [$($a_type:ident $b_type:ident $c_type:ident $compute:ident $algorithm:ident)?; $types:expr]

@@ -126,8 +126,8 @@ impl Handle {
         })
     }
 
-    /// Runs `launch` with the device address of a result of this many bytes. In host mode the result is then copied to
-    /// the caller's place, and the stream has completed.
+    /// Runs `launch` with the device address of a result of this many bytes. In host mode the
+    /// result is then copied to the caller's place, and the stream has completed.
     ///
     /// # Safety
     ///

@@ -148,7 +148,8 @@ pub(crate) struct Scalar {
     pub(crate) address: u64,
 }
 
-/// A matrix argument: its address, and the steps in bytes to the next row, column and matrix of a batch.
+/// A matrix argument: its address, and the steps in bytes to the next row, column and matrix of a
+/// batch.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Operand {

@@ -16,7 +16,8 @@ struct Vector {
 }
 
 impl Vector {
-    /// Returns the vector from its first of `n` elements on: with a negative increment the one at the highest address.
+    /// Returns the vector from its first of `n` elements on: with a negative increment the one at
+    /// the highest address.
     fn strided(self, n: u64) -> Strided {
         let step = i64::from(self.increment) * self.bytes;
         let before = (n as i64 - 1).wrapping_mul(step.min(0));
@@ -47,7 +48,8 @@ fn each(
     unsafe { handle.launch(name, n, arguments) }
 }
 
-/// Launches a kernel of one thread, which computes one value. A vector that is not traversed forwards is empty.
+/// Launches a kernel of one thread, which computes one value. A vector that is not traversed
+/// forwards is empty.
 ///
 /// # Safety
 ///
@@ -72,7 +74,8 @@ unsafe fn reduce(
     unsafe { handle.with_result(result, bytes, launch) }
 }
 
-/// A product that the kernel for products of matrices computes; its other fields are those of a call.
+/// A product that the kernel for products of matrices computes; its other fields are those of a
+/// call.
 struct MatrixVector {
     operation: c_int,
     sizes: [c_int; 2],

@@ -1,4 +1,5 @@
-//! Programs on cudarc's wrappers of cuBLAS: their results, their races, captures, and calls that are not simulated.
+//! Programs on cudarc's wrappers of cuBLAS: their results, their races, captures, and calls that
+//! are not simulated.
 #![allow(unsafe_code)] // the library is called directly
 
 mod support;
@@ -53,7 +54,8 @@ fn the_wrappers_of_cudarc_run() {
     assert!(verdict.is_clean(), "{verdict}");
 }
 
-/// Multiplies matrices that another stream writes, with or without a wait, and returns the findings.
+/// Multiplies matrices that another stream writes, with or without a wait, and returns the
+/// findings.
 fn multiply_what_another_stream_writes(wait: bool) -> Vec<dmr_sim::Report> {
     let gpu = Gpu::new();
     let writer = gpu.context.new_stream().unwrap();

@@ -1,4 +1,5 @@
-//! Runs the CUDA calls of this process on the simulated driver of [`dmr_sim`], and reports their races at the exit.
+//! Runs the CUDA calls of this process on the simulated driver of [`dmr_sim`], and reports their
+//! races at the exit.
 //!
 //! One line in a test or a program, and no other change:
 //!
@@ -13,13 +14,14 @@
 //! # }
 //! ```
 //!
-//! Before `main` it selects the driver as [`dmr_sim::select`] does: NVIDIA's, if there is a GPU, otherwise the simulated
-//! one; `DMR_DRIVER=sim` and `DMR_DRIVER=cuda` choose. With the simulated driver [`dmr_sim::boot`] makes the devices,
-//! and names the environment variables that configure them. When the process exits, its findings are written to the
-//! standard error, and the exit status is [`dmr_sim::EXIT_STATUS`], 66.
+//! Before `main` it selects the driver as [`dmr_sim::select`] does: NVIDIA's, if there is a GPU,
+//! otherwise the simulated one; `DMR_DRIVER=sim` and `DMR_DRIVER=cuda` choose. With the simulated
+//! driver [`dmr_sim::boot`] makes the devices, and names the environment variables that configure
+//! them. When the process exits, its findings are written to the standard error, and the exit
+//! status is [`dmr_sim::EXIT_STATUS`], 66.
 //!
-//! Looking for a GPU initialises NVIDIA's driver before `main`: a program that forks and uses CUDA in the child only
-//! needs `DMR_DRIVER=sim`, or no boot.
+//! Looking for a GPU initialises NVIDIA's driver before `main`: a program that forks and uses CUDA
+//! in the child only needs `DMR_DRIVER=sim`, or no boot.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "a function that runs before `main`")]

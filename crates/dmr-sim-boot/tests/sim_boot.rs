@@ -1,4 +1,5 @@
-//! A program that boots runs on the simulated driver, and with a race it ends with a status of its own.
+//! A program that boots runs on the simulated driver, and with a race it ends with a status of its
+//! own.
 //!
 //! Each test runs itself once more in a process of its own, where it is the program.
 

@@ -1,7 +1,7 @@
 //! The simulated driver as a shared library: `libcuda.so.1`.
 //!
-//! Each exported function jumps to the address that [`dmr_sim::driver_functions`] has for it. The addresses are
-//! written when the library is loaded, before a program can call it.
+//! Each exported function jumps to the address that [`dmr_sim::driver_functions`] has for it. The
+//! addresses are written when the library is loaded, before a program can call it.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(
@@ -41,8 +41,8 @@ macro_rules! export {
             [const { AtomicUsize::new(0) }; [$($index),*].len()];
 
         $(
-            // SAFETY: the program calls the function of this name and type; it has its arguments where they were
-            // passed, because the jump changes neither them nor the stack.
+            // SAFETY: the program calls the function of this name and type; it has its arguments
+            // where they were passed, because the jump changes neither them nor the stack.
             #[allow(non_snake_case, reason = "the driver's name")]
             #[unsafe(no_mangle)]
             #[unsafe(naked)]

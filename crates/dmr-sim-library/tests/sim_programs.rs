@@ -1,4 +1,5 @@
-//! Programs in C and Python that know nothing of this project run on the library, and their races are reported.
+//! Programs in C and Python that know nothing of this project run on the library, and their races
+//! are reported.
 //!
 //! They need a C compiler, as Rust's linker does, and `python3`.
 
@@ -111,8 +112,8 @@ fn a_race_of_a_program_in_python_names_its_lines() {
     }
 }
 
-/// `ctypes` releases Python's lock for functions of a `CDLL`, and keeps it for those of a `PyDLL`. The last thread calls
-/// while Python ends.
+/// `ctypes` releases Python's lock for functions of a `CDLL`, and keeps it for those of a `PyDLL`.
+/// The last thread calls while Python ends.
 #[test]
 fn threads_of_python_whose_lines_are_read_do_not_wait_for_each_other_for_ever() {
     const PROGRAM: &str = "import ctypes, threading, time

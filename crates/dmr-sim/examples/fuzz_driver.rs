@@ -1,8 +1,9 @@
 //! Gives random images to the simulated driver, and launches their kernels:
 //! `cargo run -p dmr-sim --example fuzz_driver -- 1000000`, from number 0 on.
 //!
-//! Half of the images are fat binaries of the fixtures with bytes changed; the others are programs of a few statements, as
-//! text or in a fat binary. The status is 1 if a call or a kernel panicked. Kernels print to the standard output.
+//! Half of the images are fat binaries of the fixtures with bytes changed; the others are programs
+//! of a few statements, as text or in a fat binary. The status is 1 if a call or a kernel panicked.
+//! Kernels print to the standard output.
 #![allow(unsafe_code, reason = "the driver is called directly")]
 #![allow(clippy::print_stderr, reason = "a program that prints its result")]
 
@@ -46,7 +47,8 @@ impl Machine {
         let device = universe.ordinal(0) as i32;
         let mut context = null_mut();
         let mut memory = 0;
-        // SAFETY: the pointers are valid; the simulated driver checks handles and addresses. So for all calls here.
+        // SAFETY: the pointers are valid; the simulated driver checks handles and addresses. So for
+        // all calls here.
         unsafe {
             sys::cuInit(0).result().map_err(|error| error.0)?;
             sys::cuDevicePrimaryCtxRetain(&mut context, device)
@@ -65,7 +67,8 @@ impl Machine {
         verdict.reports.iter().any(|report| report.kind == ReportKind::KernelPanicked)
     }
 
-    /// Links an image, loads the result, and launches its kernels. Returns the number of those that ran.
+    /// Links an image, loads the result, and launches its kernels. Returns the number of those that
+    /// ran.
     fn run(
         &self,
         kind: CUjitInputType,
@@ -115,7 +118,8 @@ impl Machine {
         let mut count = 0;
         let mut functions = [null_mut(); 8];
         let mut ran = 0;
-        // SAFETY: as above; no kernel has more than these parameters, or its launch returns an error.
+        // SAFETY: as above; no kernel has more than these parameters, or its launch returns an
+        // error.
         unsafe {
             check(sys::cuModuleGetFunctionCount(&mut count, module))?;
             let count = count.min(8);

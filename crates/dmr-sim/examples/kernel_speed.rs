@@ -1,5 +1,5 @@
-//! Prints the seconds that kernels of a million threads take through the simulated driver, with races, bounds
-//! and footprints checked; with an argument, only that kernel.
+//! Prints the seconds that kernels of a million threads take through the simulated driver, with
+//! races, bounds and footprints checked; with an argument, only that kernel.
 
 #![allow(clippy::print_stdout, reason = "a program that prints its measurement")]
 #![allow(unsafe_code, reason = "the driver is called directly")]
@@ -64,7 +64,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             continue;
         }
         let text = CString::new(text)?;
-        // SAFETY: the text ends with a NUL, the names are those of the text, and the memory is used as what it is.
+        // SAFETY: the text ends with a NUL, the names are those of the text, and the memory is used
+        // as what it is.
         let (function, x, y) = unsafe {
             let module = result::module::load_data(text.as_ptr().cast())?;
             let function = result::module::get_function(module, CString::new("k")?)?;

@@ -24,7 +24,8 @@ pub(crate) type Outcome<T = ()> = Result<T, Code>;
 pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
 pub(crate) const EVENT_DISABLE_TIMING: c_uint = 2;
-/// `CU_STREAM_LEGACY`, as a handle; the null handle means the same, except in functions for per-thread default streams.
+/// `CU_STREAM_LEGACY`, as a handle; the null handle means the same, except in functions for
+/// per-thread default streams.
 pub(crate) const STREAM_LEGACY: Handle = 1;
 /// `CU_STREAM_PER_THREAD`, as a handle.
 pub(crate) const STREAM_PER_THREAD: Handle = 2;
@@ -112,7 +113,8 @@ pub(crate) struct CUstreamBatchMemOpParams {
     pub(crate) rest: [u64; 2],
 }
 
-/// The `CUdevice_attribute` values that differ between devices, or decide whether calls are refused.
+/// The `CUdevice_attribute` values that differ between devices, or decide whether calls are
+/// refused.
 pub(crate) mod attribute {
     use std::ffi::c_int;
 

@@ -2,23 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The first address of device memory: above the low and below the high addresses that a host program
-/// maps, so that no device address is a host address.
+/// The first address of device memory: above the low and below the high addresses that a host
+/// program maps, so that no device address is a host address.
 const BASE: u64 = 0x1000_0000_0000;
 /// The bytes of addresses of each device.
 const SPAN: u64 = 0x0400_0000_0000;
-/// The first address of the ranges that programs reserve and map memory into, above all devices' memory.
+/// The first address of the ranges that programs reserve and map memory into, above all devices'
+/// memory.
 const VIRTUAL: std::ops::Range<u64> = 0x3000_0000_0000..0x5000_0000_0000;
 /// The maximum number of devices of a universe.
 pub(crate) const MAX_DEVICES: usize = 8;
 /// The alignment of `cuMemAlloc` on real devices.
 pub(crate) const ALIGNMENT: u64 = 512;
-/// The size from which allocations begin at a page, as they do on real devices. Programs rely on it: they align inside of
-/// such a block, without room for it.
+/// The size from which allocations begin at a page, as they do on real devices. Programs rely on
+/// it: they align inside of such a block, without room for it.
 const LARGE: u64 = 1 << 20;
 const PAGE: u64 = 2 << 20;
-/// The bytes behind each range of device memory that belong to no allocation, so that an overrun is out of bounds. The
-/// memory of a pool is one range: its blocks lie side by side, as on a device.
+/// The bytes behind each range of device memory that belong to no allocation, so that an overrun is
+/// out of bounds. The memory of a pool is one range: its blocks lie side by side, as on a device.
 const RED_ZONE: u64 = ALIGNMENT;
 
 /// Returns the device whose memory is at `at`; `None` for host addresses.
@@ -43,7 +44,8 @@ pub(crate) fn is_host_range(at: u64, bytes: u64) -> bool {
     at.checked_add(bytes).is_some_and(|end| end <= devices.start || at >= devices.end)
 }
 
-/// The free addresses of a device, or those for reservations: ranges that do not touch, by start and by size.
+/// The free addresses of a device, or those for reservations: ranges that do not touch, by start
+/// and by size.
 #[derive(Debug)]
 pub(crate) struct AddressSpace {
     free: BTreeMap<u64, u64>,
@@ -64,7 +66,8 @@ impl AddressSpace {
         space
     }
 
-    /// Takes `bytes` from the smallest free range that holds them at a multiple of `alignment`, a power of two.
+    /// Takes `bytes` from the smallest free range that holds them at a multiple of `alignment`, a
+    /// power of two.
     pub(crate) fn take_aligned(&mut self, bytes: u64, alignment: u64) -> Option<u64> {
         let at = self.by_size.range((bytes, 0)..).find_map(|&(len, start)| {
             let at = start.checked_next_multiple_of(alignment)?;
@@ -89,8 +92,9 @@ impl AddressSpace {
         true
     }
 
-    /// Takes `bytes` (a multiple of [`ALIGNMENT`]) from the smallest free range that holds them, the lowest of
-    /// several: addresses are reused early, so that a stale address soon belongs to another block. A red zone follows.
+    /// Takes `bytes` (a multiple of [`ALIGNMENT`]) from the smallest free range that holds them,
+    /// the lowest of several: addresses are reused early, so that a stale address soon belongs to
+    /// another block. A red zone follows.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
         let with_zone = bytes.checked_add(RED_ZONE)?;
         self.take_aligned(with_zone, if bytes >= LARGE { PAGE } else { ALIGNMENT })

@@ -1,4 +1,5 @@
-//! The attributes of the simulated devices: those of an NVIDIA H200, where the simulator has what they describe.
+//! The attributes of the simulated devices: those of an NVIDIA H200, where the simulator has what
+//! they describe.
 
 use std::ffi::c_int;
 
@@ -6,8 +7,8 @@ use crate::abi::{ERROR_INVALID_VALUE, Outcome};
 
 /// The attributes that are not 0: numbers of `CUdevice_attribute`, and values.
 ///
-/// Measured on an H200 with driver 580.159. An attribute that says whether a feature exists is 0 where the simulator
-/// refuses the feature; so are numbers of the bus.
+/// Measured on an H200 with driver 580.159. An attribute that says whether a feature exists is 0
+/// where the simulator refuses the feature; so are numbers of the bus.
 const VALUES: &[(std::ops::RangeInclusive<c_int>, c_int)] = &[
     // Launches: threads of a block, its dimensions x, y, z; grid x, y, z.
     (1..=3, 1024),

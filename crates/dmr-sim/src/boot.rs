@@ -1,4 +1,5 @@
-//! A universe for a whole process, made from the environment before `main`; its findings are printed at the exit.
+//! A universe for a whole process, made from the environment before `main`; its findings are
+//! printed at the exit.
 
 use std::collections::BTreeSet;
 use std::ffi::c_int;
@@ -15,24 +16,29 @@ use crate::refusal::Refusal;
 use crate::report::{KINDS, ReportKind};
 use crate::universe::{DEVICES, Policy, Universe};
 
-/// The exit status of a process with findings, unless it ends by a signal or by `_exit`: that of ThreadSanitizer.
+/// The exit status of a process with findings, unless it ends by a signal or by `_exit`: that of
+/// ThreadSanitizer.
 pub const EXIT_STATUS: c_int = 66;
 
 static UNIVERSE: OnceLock<Universe> = OnceLock::new();
 
-/// Selects the driver as [`select`] does and, if that is the simulated one, makes a universe for the process. When
-/// the process exits, the findings are written to the standard error and the status becomes [`EXIT_STATUS`].
+/// Selects the driver as [`select`] does and, if that is the simulated one, makes a universe for
+/// the process. When the process exits, the findings are written to the standard error and the
+/// status becomes [`EXIT_STATUS`].
 ///
-/// The crate `dmr-sim-boot` calls this before `main`. These variables configure the universe, each with a
-/// default: `DMR_SIM_DEVICES` (1 to 8; 2), `DMR_SIM_CAPACITY` (bytes of a device; 16 GiB), `DMR_SIM_SEED` (0),
-/// `DMR_SIM_POLICY` (`eager`, `lazy`, `random`; `random`), `DMR_SIM_BACKTRACE` (1: places in the source; full: with their callers),
-/// `DMR_SIM_INSTRUCTIONS` (the limit of a launch, in instructions of warps; 2^34) and `DMR_SIM_CHECKS`: names of checks
-/// that are switched on, or off with `no-` in front, separated by commas. A check is a [`ReportKind`] (`use-after-free`)
-/// or one of [`Checks`](crate::Checks) (`shared-races`). All are on but `equal-writes`, and `leak`, because programs often
-/// leave memory to the driver. `CUDA_VISIBLE_DEVICES` hides devices as that of NVIDIA's driver does.
+/// The crate `dmr-sim-boot` calls this before `main`. These variables configure the universe, each
+/// with a default: `DMR_SIM_DEVICES` (1 to 8; 2), `DMR_SIM_CAPACITY` (bytes of a device; 16 GiB),
+/// `DMR_SIM_SEED` (0), `DMR_SIM_POLICY` (`eager`, `lazy`, `random`; `random`), `DMR_SIM_BACKTRACE`
+/// (1: places in the source; full: with their callers), `DMR_SIM_INSTRUCTIONS` (the limit of a
+/// launch, in instructions of warps; 2^34) and `DMR_SIM_CHECKS`: names of checks that are switched
+/// on, or off with `no-` in front, separated by commas. A check is a [`ReportKind`]
+/// (`use-after-free`) or one of [`Checks`](crate::Checks) (`shared-races`). All are on but
+/// `equal-writes`, and `leak`, because programs often leave memory to the driver.
+/// `CUDA_VISIBLE_DEVICES` hides devices as that of NVIDIA's driver does.
 ///
-/// Reports name the thread of an operation that has no label, which in a test is the name of the test. What the
-/// simulator cannot do ([`Refusal`]) is written to the standard error when it happens.
+/// Reports name the thread of an operation that has no label, which in a test is the name of the
+/// test. What the simulator cannot do ([`Refusal`]) is written to the standard error when it
+/// happens.
 ///
 /// # Errors
 ///
@@ -219,8 +225,9 @@ impl FromStr for CheckSettings {
     }
 }
 
-/// Returns how many of the devices `CUDA_VISIBLE_DEVICES` names: ordinals, up to the first that no device has. An empty
-/// value names none, and neither does one that names a device twice. All devices are alike, so only their number counts.
+/// Returns how many of the devices `CUDA_VISIBLE_DEVICES` names: ordinals, up to the first that no
+/// device has. An empty value names none, and neither does one that names a device twice. All
+/// devices are alike, so only their number counts.
 fn visible(devices: usize) -> usize {
     let Some(list) = std::env::var_os("CUDA_VISIBLE_DEVICES") else { return devices };
     let list = list.to_string_lossy();

@@ -1,4 +1,5 @@
-//! Sets of bytes by address: a bit for each byte of a touched page, and ranges where an access is long.
+//! Sets of bytes by address: a bit for each byte of a touched page, and ranges where an access is
+//! long.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};

@@ -1,8 +1,10 @@
-//! The order of checks: that of submission, also behind a launch whose footprint is recorded while it runs.
+//! The order of checks: that of submission, also behind a launch whose footprint is recorded while
+//! it runs.
 //!
-//! An operation is checked when it is submitted, unless a launch with a recorded footprint was submitted before
-//! and has not run. Then its check is logged behind the launch, with its clock, and runs when the launch has
-//! run. So the shadow, the words and the findings change in the order of submission under every policy.
+//! An operation is checked when it is submitted, unless a launch with a recorded footprint was
+//! submitted before and has not run. Then its check is logged behind the launch, with its clock,
+//! and runs when the launch has run. So the shadow, the words and the findings change in the order
+//! of submission under every policy.
 //!
 //! A check changes only these, and clocks by the order of a word wait. It submits nothing.
 
@@ -26,8 +28,8 @@ const FULL: usize = 1 << 16;
 /// The stores of undefined values of one launch whose places are searched.
 const MOST_PLACES: usize = 256;
 
-/// Checks that wait for launches whose footprints are not known yet, in the order of submission. The first is such
-/// a launch.
+/// Checks that wait for launches whose footprints are not known yet, in the order of submission.
+/// The first is such a launch.
 #[derive(Default)]
 pub(crate) struct CheckLog {
     entries: VecDeque<Logged>,
@@ -76,7 +78,8 @@ impl CheckLog {
         }
     }
 
-    /// Returns the start, end and origin of freed memory with these bytes that a launch in the log may use.
+    /// Returns the start, end and origin of freed memory with these bytes that a launch in the log
+    /// may use.
     pub(crate) fn freed_around(&self, at: u64, len: u64) -> Option<(u64, u64, Home)> {
         let contains = |(start, bytes, _): &&(u64, u64, Home)| {
             let skipped = at.checked_sub(*start);
@@ -126,7 +129,8 @@ impl Machine {
         self.check(move |machine| machine.findings.push(report));
     }
 
-    /// Checks the accesses of the operation just begun, and adds them to the history if they `happen`.
+    /// Checks the accesses of the operation just begun, and adds them to the history if they
+    /// `happen`.
     pub(crate) fn access(
         &mut self,
         access: &Access,
@@ -249,8 +253,8 @@ impl Shadow {
         self.words.put_open(open);
     }
 
-    /// Checks the recorded accesses of a launch. Of equal findings it reports the first: one launch is one
-    /// mistake, however many ranges it touches.
+    /// Checks the recorded accesses of a launch. Of equal findings it reports the first: one launch
+    /// is one mistake, however many ranges it touches.
     fn launched(
         &mut self,
         access: &Access,

@@ -1,8 +1,8 @@
 //! Vector clocks over streams.
 //!
-//! A stream's operations are numbered from 1. A clock has, for each stream, the last operation that is known to
-//! come before. Host threads submit work and find it complete, but do not access device memory
-//! themselves, so they have clocks and no component in them.
+//! A stream's operations are numbered from 1. A clock has, for each stream, the last operation that
+//! is known to come before. Host threads submit work and find it complete, but do not access device
+//! memory themselves, so they have clocks and no component in them.
 
 use smallvec::SmallVec;
 

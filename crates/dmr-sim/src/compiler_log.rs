@@ -12,7 +12,8 @@ pub(crate) struct CompilerLog {
 /// The buffers for messages of the PTX compiler, from the options of a call (`CUjit_option`).
 #[derive(Clone, Copy)]
 pub(crate) struct LogBuffers {
-    /// The buffer, its size, and the place of the size in the values of the call: messages, and errors.
+    /// The buffer, its size, and the place of the size in the values of the call: messages, and
+    /// errors.
     logs: [Log; 2],
 }
 
@@ -30,7 +31,8 @@ impl Default for LogBuffers {
     }
 }
 
-// SAFETY: the pointers are used in calls for which the program keeps the buffers valid, whatever thread makes them.
+// SAFETY: the pointers are used in calls for which the program keeps the buffers valid, whatever
+// thread makes them.
 unsafe impl Send for LogBuffers {}
 
 impl LogBuffers {
@@ -64,11 +66,13 @@ impl LogBuffers {
         found
     }
 
-    /// Writes the messages of a call to its buffers, and the number of bytes written to the values of the sizes.
+    /// Writes the messages of a call to its buffers, and the number of bytes written to the values
+    /// of the sizes.
     ///
     /// # Safety
     ///
-    /// The buffers are as large as the call has said, and the values are writable, as the driver's contract says.
+    /// The buffers are as large as the call has said, and the values are writable, as the driver's
+    /// contract says.
     pub(crate) unsafe fn report(&self, log: &CompilerLog) {
         for (log, text) in self.logs.iter().zip([&log.information, &log.errors]) {
             let text = &text.as_bytes()[..text.len().min(log.bytes.saturating_sub(1))];

@@ -1,7 +1,8 @@
 //! Declarations of what a library's launches access, compared with what their work accesses.
 //!
-//! A declaration is in force for the thread that has made it, until it ends: for the work of the whole thread, or
-//! for that on one stream. Work keeps the declaration that was in force when it was submitted.
+//! A declaration is in force for the thread that has made it, until it ends: for the work of the
+//! whole thread, or for that on one stream. Work keeps the declaration that was in force when it
+//! was submitted.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -106,8 +107,9 @@ impl Declarations {
 }
 
 impl Machine {
-    /// Begins a declaration for the calling thread: for its work on `stream`, together with what was in force there,
-    /// or for all its work. Without `uses` the work may access anything. Returns the id of the declaration.
+    /// Begins a declaration for the calling thread: for its work on `stream`, together with what
+    /// was in force there, or for all its work. Without `uses` the work may access anything.
+    /// Returns the id of the declaration.
     pub(crate) fn begin_declaration(
         &mut self,
         stream: Option<u32>,
@@ -148,7 +150,8 @@ impl Machine {
         });
     }
 
-    /// Returns the description of work that this thread submits to `stream`, with the declaration in force.
+    /// Returns the description of work that this thread submits to `stream`, with the declaration
+    /// in force.
     pub(crate) fn declared(&self, stream: u32, origin: Arc<Origin>) -> Arc<Origin> {
         // Nodes of a graph run on streams of its own.
         let stream = self.node.map_or(stream, |(_, launch)| launch.stream);
@@ -269,8 +272,9 @@ impl fmt::Display for Undeclared {
 }
 
 impl Shadow {
-    /// Compares an access, which is inside of one owner's memory, with the declaration of its launch. Of memory that
-    /// belongs to no block of the library only what is declared as read is compared.
+    /// Compares an access, which is inside of one owner's memory, with the declaration of its
+    /// launch. Of memory that belongs to no block of the library only what is declared as read is
+    /// compared.
     pub(crate) fn compare(&self, at: u64, end: u64, check: &Check<'_>, out: &mut Findings) {
         let Some(declaration) = &check.access.origin.declaration else { return };
         let Some(allowed) = declaration.allowed.get() else { return };

@@ -1,10 +1,10 @@
-//! `CUmemoryPool`: the freed memory that a stream-ordered allocation may use, and the waits that it then
-//! needs.
+//! `CUmemoryPool`: the freed memory that a stream-ordered allocation may use, and the waits that it
+//! then needs.
 //!
-//! The rules are those of the CUDA Driver API's "Stream Ordered Memory Allocator": memory freed
-//! on the same stream is reused at once, and so is memory whose free the host has waited for;
-//! memory whose free the allocating stream already comes after, by event dependencies; memory
-//! whose free has already executed; and, when the device is out of memory, any freed memory, by a dependency
+//! The rules are those of the CUDA Driver API's "Stream Ordered Memory Allocator": memory freed on
+//! the same stream is reused at once, and so is memory whose free the host has waited for; memory
+//! whose free the allocating stream already comes after, by event dependencies; memory whose free
+//! has already executed; and, when the device is out of memory, any freed memory, by a dependency
 //! that the driver adds. The latter three are attributes.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,7 +116,8 @@ impl DriverPool {
             &|epoch| self.opportunistic && (known.executed)(epoch),
         ];
         let bytes = set_aside(asked)?;
-        // The rules are tried in this order, and the best fit by the first that finds memory is taken.
+        // The rules are tried in this order, and the best fit by the first that finds memory is
+        // taken.
         let rule_for = |free: &Free| {
             let by = |epoch: &Epoch| rules.iter().position(|allows| allows(*epoch));
             free.freed_by.iter().try_fold(0, |last, epoch| Some(by(epoch)?.max(last)))

@@ -37,7 +37,8 @@ const DT_SONAME: u64 = 14;
 const SHN_ABS: u16 = 0xfff1;
 const GLOBAL_FUNCTION: u8 = (1 << 4) | 2;
 
-/// Returns the bytes of a shared object named `soname` that exports `symbols` at the given addresses.
+/// Returns the bytes of a shared object named `soname` that exports `symbols` at the given
+/// addresses.
 pub(crate) fn shared_object(soname: &str, symbols: &[(&str, u64)]) -> Vec<u8> {
     let mut strings = vec![0u8];
     let mut intern = |name: &str| {

@@ -1,4 +1,5 @@
-//! The times at which the operations of a stream ended, on the virtual clock: the last one, and those in use.
+//! The times at which the operations of a stream ended, on the virtual clock: the last one, and
+//! those in use.
 
 use std::collections::HashSet;
 
@@ -25,8 +26,8 @@ struct EndTime {
 }
 
 impl Machine {
-    /// Notes the end of the next operation of a stream, which takes `duration` and begins at `start`, or behind the one
-    /// before it.
+    /// Notes the end of the next operation of a stream, which takes `duration` and begins at
+    /// `start`, or behind the one before it.
     pub(crate) fn note_end(&mut self, epoch: Epoch, start: u64, duration: u64) {
         let ended = &mut self.streams[epoch.stream as usize].ended;
         ended.last = start.max(ended.last) + duration;
@@ -36,7 +37,8 @@ impl Machine {
         }
     }
 
-    /// Returns the time at which an executed operation ended: one that an event or an operation in a queue names.
+    /// Returns the time at which an executed operation ended: one that an event or an operation in
+    /// a queue names.
     pub(crate) fn end_of(&self, epoch: Epoch) -> u64 {
         let ended = &self.streams[epoch.stream as usize].ended;
         let at = ended.times.binary_search_by_key(&epoch.seq, |end| end.seq);

@@ -1,9 +1,10 @@
 //! Submission and execution of operations.
 //!
-//! Submission sets an operation's clock and its dependencies. It is executed later, in an
-//! order that the policy picks among all that stream order and dependencies allow. Dependencies
-//! point backwards in submission order, so there is always an operation that can run, unless all that are
-//! left wait for words, which a later submission or the program may write, or which are never written.
+//! Submission sets an operation's clock and its dependencies. It is executed later, in an order
+//! that the policy picks among all that stream order and dependencies allow. Dependencies point
+//! backwards in submission order, so there is always an operation that can run, unless all that are
+//! left wait for words, which a later submission or the program may write, or which are never
+//! written.
 
 use smallvec::SmallVec;
 
@@ -33,8 +34,8 @@ pub(crate) enum Progress {
 }
 
 impl Machine {
-    /// Orders the next operation of `stream`: after all the stream's operations, after
-    /// the work that the host has found complete, and after other streams by the rules of the legacy stream.
+    /// Orders the next operation of `stream`: after all the stream's operations, after the work
+    /// that the host has found complete, and after other streams by the rules of the legacy stream.
     pub(crate) fn begin(&mut self, stream: u32) -> (Epoch, Deps) {
         let mut deps = Deps::new();
         for other in self.ordered_with(stream) {
@@ -120,8 +121,8 @@ impl Machine {
         Some(self.step(stream))
     }
 
-    /// Runs one operation towards those by which the host can learn something without a driver call, and that were
-    /// submitted at least this many ticks ago.
+    /// Runs one operation towards those by which the host can learn something without a driver
+    /// call, and that were submitted at least this many ticks ago.
     pub(crate) fn step_for_host(&mut self, ticks: u64) -> Option<Progress> {
         let mut targets = SmallVec::<[Epoch; 4]>::new();
         let is_due = |seen: &SeenByHost| seen.tick + ticks <= self.ticks;
@@ -194,8 +195,8 @@ impl Machine {
         }
     }
 
-    /// Returns the stream whose next operation `target` needs first; any stream if that is not known, because a
-    /// word is waited for.
+    /// Returns the stream whose next operation `target` needs first; any stream if that is not
+    /// known, because a word is waited for.
     fn needed_for(&mut self, target: Epoch) -> Option<u32> {
         let mut stream = target.stream;
         // Dependencies have no cycles, but waits for words can.
@@ -263,7 +264,8 @@ impl Machine {
         is_faulty
     }
 
-    /// Executes work that is no kernel and does not fault, and returns its time on the virtual clock.
+    /// Executes work that is no kernel and does not fault, and returns its time on the virtual
+    /// clock.
     fn execute(&mut self, epoch: Epoch, action: Action) -> u64 {
         // A plausible device: a microsecond to start, 3 bytes a picosecond after that.
         let moving = |bytes: u64| 1_000 + bytes / 3_000;

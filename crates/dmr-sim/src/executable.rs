@@ -1,9 +1,10 @@
 //! Executable graphs: instantiation, updates and launches.
 //!
-//! A launch is one operation of its stream: its nodes come after all earlier work of the stream, and all later work
-//! of the stream comes after them. Between them only the edges order. For that, an executable graph has streams of
-//! its own, its lanes: a node follows one of its dependencies on that one's lane, and waits for the others. Each
-//! launch comes after the one before of the same executable graph, as the driver's manual says.
+//! A launch is one operation of its stream: its nodes come after all earlier work of the stream,
+//! and all later work of the stream comes after them. Between them only the edges order. For that,
+//! an executable graph has streams of its own, its lanes: a node follows one of its dependencies on
+//! that one's lane, and waits for the others. Each launch comes after the one before of the same
+//! executable graph, as the driver's manual says.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -103,7 +104,8 @@ impl Machine {
         Ok(graphs.last_executable)
     }
 
-    /// Takes over the work of a graph with the same nodes and edges. Returns the reason if that cannot be.
+    /// Takes over the work of a graph with the same nodes and edges. Returns the reason if that
+    /// cannot be.
     pub(crate) fn update(&mut self, executable: u32, graph: u32) -> Outcome<Option<Mismatch>> {
         let graphs = &mut self.graphs;
         let graph = graphs.graphs.get(&graph).cloned().ok_or(ERROR_INVALID_VALUE)?;
@@ -134,11 +136,11 @@ impl Machine {
 }
 
 impl Session<'_> {
-    /// Launches an executable graph on a stream, which does not capture. A node that is refused does nothing, and its
-    /// error is returned after all others were submitted.
+    /// Launches an executable graph on a stream, which does not capture. A node that is refused
+    /// does nothing, and its error is returned after all others were submitted.
     ///
-    /// Memory that a node allocates and that is still allocated is freed first, if the executable graph was made with that
-    /// flag; otherwise it is an error.
+    /// Memory that a node allocates and that is still allocated is freed first, if the executable
+    /// graph was made with that flag; otherwise it is an error.
     pub(crate) fn launch_graph(&mut self, id: u32, stream: u32) -> Outcome {
         self.prepare_graph_memory(id, stream)?;
         let executable = self.graphs.executable(id)?;

@@ -50,7 +50,8 @@ struct Rule {
     action: Action,
 }
 
-/// A hook at the start of every driver call. Returns the code that the call fails with, if it fails.
+/// A hook at the start of every driver call. Returns the code that the call fails with, if it
+/// fails.
 pub(crate) type EntryHook = Box<dyn Fn(&'static str) -> Option<Code> + Send + Sync>;
 
 /// The faults planted in a universe, and counts of its calls.
@@ -67,8 +68,8 @@ struct FaultState {
 }
 
 impl Faults {
-    /// Counts a call, stops it while it is held before its work, and returns its faults: a replacement of
-    /// its work, and a hold afterwards.
+    /// Counts a call, stops it while it is held before its work, and returns its faults: a
+    /// replacement of its work, and a hold afterwards.
     pub(crate) fn enter(&self, call: &'static str) -> Planted {
         let mut due = Vec::new();
         {
@@ -149,8 +150,8 @@ impl Faults {
 
 /// Stops a thread inside a driver call until it is released, or dropped.
 ///
-/// Made by [`Universe::hold_nth`](crate::Universe::hold_nth), for a hold before the work of the call, and by
-/// [`Universe::hold_after_nth`](crate::Universe::hold_after_nth), for one after it.
+/// Made by [`Universe::hold_nth`](crate::Universe::hold_nth), for a hold before the work of the
+/// call, and by [`Universe::hold_after_nth`](crate::Universe::hold_after_nth), for one after it.
 #[derive(Debug)]
 #[must_use = "the call is released when this is dropped"]
 pub struct Hold(Arc<Gate>);
@@ -227,8 +228,8 @@ impl CallCounts {
         self.0.values().sum()
     }
 
-    /// Returns each function that was called and is not simulated, with its number of calls, which all returned
-    /// `CUDA_ERROR_NOT_SUPPORTED`.
+    /// Returns each function that was called and is not simulated, with its number of calls, which
+    /// all returned `CUDA_ERROR_NOT_SUPPORTED`.
     pub fn not_supported(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.iter().filter(|(call, _)| is_refused(call))
     }

@@ -25,7 +25,8 @@ struct LaunchFindings {
     sites: Sites,
     /// The accesses that are being checked.
     touch: Touch,
-    /// The findings that were reported: the kind, the other operation, and the block that was not declared.
+    /// The findings that were reported: the kind, the other operation, and the block that was not
+    /// declared.
     reported: Vec<(ReportKind, Option<OtherOperation>, Option<u64>)>,
 }
 
@@ -58,8 +59,8 @@ impl Findings {
         (!unread.is_clean()).then_some(unread)
     }
 
-    /// Begins the check of a launch: each finding names the place of the access, and each kind is reported once for
-    /// another operation, and once for a block that was not declared.
+    /// Begins the check of a launch: each finding names the place of the access, and each kind is
+    /// reported once for another operation, and once for a block that was not declared.
     pub(crate) fn begin_launch(&mut self, sites: Sites) {
         self.launch = Some(LaunchFindings { sites, touch: Touch::Read, reported: Vec::new() });
     }

@@ -1,4 +1,5 @@
-//! The forked child of the process that installed the simulator: it has no driver, and its calls are refused.
+//! The forked child of the process that installed the simulator: it has no driver, and its calls
+//! are refused.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -16,8 +17,8 @@ pub fn calls_of_forked_child() -> u64 {
     CALLS_OF_CHILD.load(Ordering::Relaxed)
 }
 
-/// A handler that is called in the child after each fork, where no driver works and a lock may be held by a
-/// thread that the child does not have.
+/// A handler that is called in the child after each fork, where no driver works and a lock may be
+/// held by a thread that the child does not have.
 pub(crate) unsafe extern "C" fn forked() {
     FORKED_CHILD.store(true, Ordering::Relaxed);
 }

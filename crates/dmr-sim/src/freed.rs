@@ -35,7 +35,8 @@ impl Freed {
         }
     }
 
-    /// Returns the finding of a free of `at`, where no block is live: a second free, or one of no block.
+    /// Returns the finding of a free of `at`, where no block is live: a second free, or one of no
+    /// block.
     pub(crate) fn bad_free(&self, at: u64, by: Site, device: Option<usize>) -> Report {
         let again = self.0.get(&at).filter(|rest| rest.block == at);
         let kind = if again.is_some() { ReportKind::DoubleFree } else { ReportKind::UnknownFree };
@@ -45,8 +46,8 @@ impl Freed {
             .tagged(again.and_then(|rest| rest.tag.clone()))
     }
 
-    /// Returns the finding of an access of `bytes` bytes at `at`, where no block is live: after a free, or
-    /// outside of any allocation.
+    /// Returns the finding of an access of `bytes` bytes at `at`, where no block is live: after a
+    /// free, or outside of any allocation.
     pub(crate) fn bad_use(&self, at: u64, bytes: u64, by: Site, device: Option<usize>) -> Report {
         let before = self.0.range(..=at).next_back();
         let gone = before.filter(|(start, rest)| at - **start < rest.bytes).map(|(_, rest)| rest);

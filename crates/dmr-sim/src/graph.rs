@@ -34,7 +34,8 @@ pub(crate) struct Graphs {
     pub(crate) last_user_object: u32,
 }
 
-/// A graph: its nodes in the order in which they were made. Numbers of nodes are unique in a machine.
+/// A graph: its nodes in the order in which they were made. Numbers of nodes are unique in a
+/// machine.
 #[derive(Clone, Default)]
 pub(crate) struct Graph {
     pub(crate) nodes: BTreeMap<u32, Node>,
@@ -217,7 +218,8 @@ impl Graphs {
         Graph { nodes, objects: graph.objects.clone() }
     }
 
-    /// Replaces each child graph by its nodes, and an empty node after all of them that keeps the child's number.
+    /// Replaces each child graph by its nodes, and an empty node after all of them that keeps the
+    /// child's number.
     pub(crate) fn flattened(&mut self, graph: &Graph) -> Graph {
         let mut flat = Graph { objects: graph.objects.clone(), ..Graph::default() };
         for (&id, node) in &graph.nodes {

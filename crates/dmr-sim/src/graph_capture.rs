@@ -1,4 +1,5 @@
-//! Graphs that streams capture: the work of a stream becomes nodes, and waits for events become edges.
+//! Graphs that streams capture: the work of a stream becomes nodes, and waits for events become
+//! edges.
 
 use std::collections::HashMap;
 
@@ -40,7 +41,8 @@ impl Machine {
         Ok(true)
     }
 
-    /// Records an event in the capture of a stream: a stream that waits for it comes after the nodes so far.
+    /// Records an event in the capture of a stream: a stream that waits for it comes after the
+    /// nodes so far.
     pub(crate) fn capture_record(&mut self, stream: u32, event: u32) {
         let Some(Capture { id, .. }) = self.streams[stream as usize].capture else { return };
         let captured = self.graphs.captures.entry(id).or_default();
@@ -73,8 +75,9 @@ impl Machine {
         gone.iter().for_each(|id| drop(self.graphs.captures.remove(id)));
     }
 
-    /// Ends a capture that began on `stream`: its graph, unless work that another stream has forked does not come before
-    /// the end. Nodes that the program has added, or has removed from the dependencies of a stream, need not.
+    /// Ends a capture that began on `stream`: its graph, unless work that another stream has forked
+    /// does not come before the end. Nodes that the program has added, or has removed from the
+    /// dependencies of a stream, need not.
     pub(crate) fn end_capture(&mut self, id: u32, stream: u32) -> Outcome<Graph> {
         let captured = self.graphs.captures.remove(&id).unwrap_or_default();
         let last = captured.tails.get(&stream).cloned().unwrap_or_default();

@@ -1,9 +1,9 @@
 //! Memory that nodes of graphs allocate: its addresses, and the bytes of a device that it takes.
 //!
-//! The addresses belong to a node while a graph or an executable graph has it, and while the memory is allocated. The
-//! bytes are reserved at an upload or a launch, by all graphs of a device together. They stay reserved when the memory is
-//! freed and its graphs are destroyed, until a trim (as observed on an H200): one that the program calls, or one before a
-//! device is out of memory.
+//! The addresses belong to a node while a graph or an executable graph has it, and while the memory
+//! is allocated. The bytes are reserved at an upload or a launch, by all graphs of a device
+//! together. They stay reserved when the memory is freed and its graphs are destroyed, until a trim
+//! (as observed on an H200): one that the program calls, or one before a device is out of memory.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -33,7 +33,8 @@ pub(crate) struct GraphUsage {
     allocated: u64,
     /// The memory that no other allocation can have. A device reports it as used, too.
     pub(crate) reserved: u64,
-    /// The most since the program has reset the mark of the memory that is used, and of that which is reserved.
+    /// The most since the program has reset the mark of the memory that is used, and of that which
+    /// is reserved.
     pub(crate) used_high: u64,
     pub(crate) reserved_high: u64,
 }
@@ -62,7 +63,8 @@ impl Machine {
         Ok(memory)
     }
 
-    /// Frees the addresses of nodes that no graph has any more, if all work has run that may use them.
+    /// Frees the addresses of nodes that no graph has any more, if all work has run that may use
+    /// them.
     pub(crate) fn release_graph_addresses(&mut self) {
         if self.queued > 0 {
             return;
@@ -139,7 +141,8 @@ impl Machine {
 }
 
 impl Session<'_> {
-    /// Reserves the bytes that a launch needs, and frees the memory that the launch before has left.
+    /// Reserves the bytes that a launch needs, and frees the memory that the launch before has
+    /// left.
     pub(crate) fn prepare_graph_memory(&mut self, id: u32, stream: u32) -> Outcome {
         let frees = self.graphs.executable(id)?.flags & AUTO_FREE_ON_LAUNCH != 0;
         let left = self.graph_memory_left(id)?;

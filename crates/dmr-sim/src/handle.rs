@@ -1,7 +1,8 @@
 //! Handles of the driver: numbers of a universe and of an object in it.
 //!
-//! They are never dereferenced, so a stale or foreign handle is an error code, not a crash. As signed numbers they are
-//! positive, as addresses of a process are: bindings for other languages convert them.
+//! They are never dereferenced, so a stale or foreign handle is an error code, not a crash. As
+//! signed numbers they are positive, as addresses of a process are: bindings for other languages
+//! convert them.
 
 use crate::abi::{ERROR_INVALID_HANDLE, Handle, Outcome};
 

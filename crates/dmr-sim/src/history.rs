@@ -1,8 +1,9 @@
 //! The history of each byte since its allocation, and findings about the next access.
 //!
-//! Per byte the last plain write and, per stream, the latest read and the latest atomic write since then are enough:
-//! an operation that is ordered after these is ordered after all earlier ones. Atomic writes, and writes of words by
-//! streams, need no order among each other, so one of them replaces no other stream's.
+//! Per byte the last plain write and, per stream, the latest read and the latest atomic write since
+//! then are enough: an operation that is ordered after these is ordered after all earlier ones.
+//! Atomic writes, and writes of words by streams, need no order among each other, so one of them
+//! replaces no other stream's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -240,7 +241,8 @@ impl History {
         }
     }
 
-    /// Marks the bytes as not written, or as stored with a value that nothing has written; their history stays.
+    /// Marks the bytes as not written, or as stored with a value that nothing has written; their
+    /// history stays.
     pub(crate) fn undefine(&mut self, at: u64, bytes: u64, store: Option<&Site>) {
         let content = match store.cloned() {
             Some(site) => Content::Undefined(Arc::new(UndefinedStore { site, at })),
@@ -296,7 +298,8 @@ impl Segment {
         }
     }
 
-    /// Returns the store of the undefined value of the bytes from `start`; without its place, if that is not of them.
+    /// Returns the store of the undefined value of the bytes from `start`; without its place, if
+    /// that is not of them.
     fn undefined_store(&self, start: u64) -> Option<Site> {
         let Content::Undefined(store) = &self.content else { return None };
         let mut site = store.site.clone();

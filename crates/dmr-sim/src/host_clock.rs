@@ -47,12 +47,14 @@ impl Machine {
         self.host.clock().cloned().unwrap_or_default()
     }
 
-    /// Returns whether the calling host thread has found the operation, and all that come before, complete.
+    /// Returns whether the calling host thread has found the operation, and all that come before,
+    /// complete.
     pub(crate) fn host_has_found(&self, epoch: Epoch) -> bool {
         epoch.seq == 0 || self.host.clock().is_some_and(|known| known.covers(epoch))
     }
 
-    /// Returns the operations that some host thread has found complete: a lock of the program may order the threads.
+    /// Returns the operations that some host thread has found complete: a lock of the program may
+    /// order the threads.
     pub(crate) fn clock_of_all_threads(&self) -> Clock {
         let mut all = self.host.shared.clone();
         self.host.per_thread.values().for_each(|clock| all.join(clock));
@@ -65,8 +67,8 @@ impl Machine {
         self.host.clock_mut().join(&clock);
     }
 
-    /// Adds `clock` to the clocks of all host threads: which of them reads a word, or gets the message of a host function,
-    /// is not known.
+    /// Adds `clock` to the clocks of all host threads: which of them reads a word, or gets the
+    /// message of a host function, is not known.
     pub(crate) fn all_threads_learn(&mut self, clock: &Clock) {
         let clock = self.shadow.words.up_to_date(clock.clone());
         self.host.shared.join(&clock);

@@ -1,4 +1,5 @@
-//! Module images: the PTX texts in the bytes that a program loads, or the reason why there are none.
+//! Module images: the PTX texts in the bytes that a program loads, or the reason why there are
+//! none.
 
 use std::ffi::CStr;
 
@@ -8,8 +9,8 @@ use dmr_ptx::{LoadError, Program};
 use crate::abi::*;
 use crate::compiler_log::LogBuffers;
 
-/// The first bytes of an image that `cuLinkComplete` makes. The length of the rest follows in 8 bytes, then PTX texts,
-/// each ended by a null byte.
+/// The first bytes of an image that `cuLinkComplete` makes. The length of the rest follows in 8
+/// bytes, then PTX texts, each ended by a null byte.
 const LINKED: [u8; 8] = *b"\x7fdmrPTX\x01";
 const LINKED_HEADER: usize = LINKED.len() + 8;
 
@@ -56,21 +57,21 @@ impl From<LoadError> for Refused {
     }
 }
 
-/// Returns the bytes of an image: PTX, a fat binary, the one of a wrapper, or an image of this driver; of machine code
-/// the header.
+/// Returns the bytes of an image: PTX, a fat binary, the one of a wrapper, or an image of this
+/// driver; of machine code the header.
 ///
 /// # Safety
 ///
-/// The image is null, a C string, or a binary that is as long as its header says, and lives for `'a`; the address in a
-/// wrapper is null or that of a fat binary, which lives for `'a`.
+/// The image is null, a C string, or a binary that is as long as its header says, and lives for
+/// `'a`; the address in a wrapper is null or that of a fat binary, which lives for `'a`.
 pub(crate) unsafe fn bytes_of<'a>(image: *const u8) -> Result<&'a [u8], Refused> {
     if image.is_null() {
         return Err(Refused::new(ERROR_INVALID_VALUE, "no image"));
     }
     // SAFETY: by this function's contract; one byte after the other is read, and none after a null.
     let head = unsafe { CStr::from_ptr(image.cast()) }.to_bytes();
-    // SAFETY: a binary has a whole header, and as many bytes after it as that says; none of the magic numbers has a
-    // null, so that no C string is taken for one by chance.
+    // SAFETY: a binary has a whole header, and as many bytes after it as that says; none of the
+    // magic numbers has a null, so that no C string is taken for one by chance.
     unsafe {
         if head.starts_with(&fatbin::MAGIC.to_le_bytes()) {
             fat_binary(image)

@@ -1,4 +1,5 @@
-//! Installs the simulated driver under the name of `libcuda` that cudarc loads, and selects the driver to use.
+//! Installs the simulated driver under the name of `libcuda` that cudarc loads, and selects the
+//! driver to use.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
@@ -112,9 +113,9 @@ pub enum SelectError {
     Install(#[from] InstallError),
 }
 
-/// Selects the driver of this process, once: that of `DMR_DRIVER=sim|cuda`, otherwise NVIDIA's if it has a
-/// device, otherwise the simulated one, which is then installed. An empty `DMR_DRIVER` counts as not
-/// set.
+/// Selects the driver of this process, once: that of `DMR_DRIVER=sim|cuda`, otherwise NVIDIA's if
+/// it has a device, otherwise the simulated one, which is then installed. An empty `DMR_DRIVER`
+/// counts as not set.
 ///
 /// # Errors
 ///
@@ -125,8 +126,9 @@ pub fn select() -> Result<Driver, SelectError> {
     select_for(1)
 }
 
-/// Selects the driver as [`select`] does, for a program that needs this number of devices: NVIDIA's driver with
-/// fewer of them counts as missing. The first call of either function in the process selects.
+/// Selects the driver as [`select`] does, for a program that needs this number of devices: NVIDIA's
+/// driver with fewer of them counts as missing. The first call of either function in the process
+/// selects.
 ///
 /// # Errors
 ///
@@ -178,8 +180,8 @@ pub fn install() -> Result<(), InstallError> {
     INSTALLED.get_or_init(platform::install).clone()
 }
 
-/// Makes this copy of the simulator the driver of the process, without a library in memory: it is in a shared library
-/// that has the driver's name.
+/// Makes this copy of the simulator the driver of the process, without a library in memory: it is
+/// in a shared library that has the driver's name.
 pub(crate) fn serve_as_library() -> Result<(), InstallError> {
     INSTALLED.get_or_init(platform::watch_forks).clone()
 }
@@ -219,8 +221,8 @@ mod platform {
         // SAFETY: `fd` is open, and has no other owner.
         let mut file = unsafe { std::fs::File::from_raw_fd(fd) };
         file.write_all(&bytes).map_err(|error| system("writing the library", error))?;
-        // Never closed: the linker also identifies libraries by path, and would take a later file with the
-        // same descriptor number for this one.
+        // Never closed: the linker also identifies libraries by path, and would take a later file
+        // with the same descriptor number for this one.
         let fd = file.into_raw_fd();
         let path = format!("/proc/self/fd/{fd}\0");
         // SAFETY: `path` ends with a null byte; the library has no initialisers to run.
@@ -310,8 +312,8 @@ mod platform {
     }
 }
 
-/// Returns the reason not to use NVIDIA's driver for a program that needs this number of devices, if there is
-/// one.
+/// Returns the reason not to use NVIDIA's driver for a program that needs this number of devices,
+/// if there is one.
 fn real_driver(needed: usize) -> Option<Because> {
     let mut because = Because::NoLibrary;
     // By its versioned name first, so that the name of the simulated driver stays free.

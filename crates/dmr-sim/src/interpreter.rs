@@ -1,4 +1,5 @@
-//! Kernels as PTX: the programs of a module, and a launch of one of their kernels on the simulated memory.
+//! Kernels as PTX: the programs of a module, and a launch of one of their kernels on the simulated
+//! memory.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Returns the kernel at this place of the program, or the reason why the interpreter cannot run it.
+    /// Returns the kernel at this place of the program, or the reason why the interpreter cannot
+    /// run it.
     pub(crate) fn kernel(self: &Arc<Self>, place: usize) -> Result<Kernel, LoadError> {
         if let Some(refusal) = self.program.kernels().get(place).and_then(|it| it.refusal.clone()) {
             return Err(refusal);
@@ -73,7 +75,8 @@ impl Loaded {
     }
 }
 
-/// Returns the sticky error of a fault that the hardware has as well; `None` for findings of the interpreter.
+/// Returns the sticky error of a fault that the hardware has as well; `None` for findings of the
+/// interpreter.
 fn code_of(fault: &FaultKind) -> Option<Code> {
     match fault {
         FaultKind::Race { .. }
@@ -95,8 +98,8 @@ fn code_of(fault: &FaultKind) -> Option<Code> {
 struct Global<'a, 'b>(&'a mut KernelMemory<'b>);
 
 impl Global<'_, '_> {
-    /// Makes an access: at once, or lane by lane if not all of its bytes are in one block. Accesses outside of live
-    /// memory do nothing; they are findings of the launch.
+    /// Makes an access: at once, or lane by lane if not all of its bytes are in one block. Accesses
+    /// outside of live memory do nothing; they are findings of the launch.
     fn access(
         &mut self,
         access: &Access,

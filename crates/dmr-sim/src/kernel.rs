@@ -111,8 +111,8 @@ impl KernelArgs {
     }
 }
 
-/// The memory that a launch accesses: declared when it is submitted and enforced when it runs, or recorded when it
-/// runs.
+/// The memory that a launch accesses: declared when it is submitted and enforced when it runs, or
+/// recorded when it runs.
 #[derive(Clone, Debug, Default)]
 pub struct Footprint {
     pub(crate) reads: Vec<(u64, u64)>,
@@ -129,12 +129,12 @@ impl Footprint {
         Self::default()
     }
 
-    /// Makes the footprint of a launch that may access any memory: what its body touches is recorded when it runs,
-    /// to the byte.
+    /// Makes the footprint of a launch that may access any memory: what its body touches is
+    /// recorded when it runs, to the byte.
     ///
-    /// The launch is checked as if it had declared these bytes when it was submitted. Checks of work submitted later
-    /// wait until it has run. An access outside of all live memory is a finding, and does
-    /// nothing.
+    /// The launch is checked as if it had declared these bytes when it was submitted. Checks of
+    /// work submitted later wait until it has run. An access outside of all live memory is a
+    /// finding, and does nothing.
     #[must_use]
     pub fn recorded() -> Self {
         Self { is_recorded: true, ..Self::default() }
@@ -147,16 +147,17 @@ impl Footprint {
         self
     }
 
-    /// Adds a write of `len` bytes at `ptr`. The kernel may read them back once they are written; declare
-    /// a read as well if it needs the old bytes.
+    /// Adds a write of `len` bytes at `ptr`. The kernel may read them back once they are written;
+    /// declare a read as well if it needs the old bytes.
     #[must_use]
     pub fn writes(mut self, ptr: u64, len: u64) -> Self {
         self.writes.push((ptr, len));
         self
     }
 
-    /// Adds `len` bytes at `ptr` that the kernel reads and writes by atomic operations only. Atomic operations of
-    /// two launches do not race with each other; an atomic operation and a plain access do.
+    /// Adds `len` bytes at `ptr` that the kernel reads and writes by atomic operations only. Atomic
+    /// operations of two launches do not race with each other; an atomic operation and a plain
+    /// access do.
     #[must_use]
     pub fn atomics(mut self, ptr: u64, len: u64) -> Self {
         self.atomics.push((ptr, len));
@@ -175,8 +176,8 @@ impl Footprint {
     }
 }
 
-/// The memory of a kernel body: the declared footprint of its launch and nothing else, or all memory that the device
-/// can access.
+/// The memory of a kernel body: the declared footprint of its launch and nothing else, or all
+/// memory that the device can access.
 pub struct KernelMemory<'a> {
     memory: Memory<'a>,
     access: Permitted<'a>,
@@ -186,7 +187,8 @@ pub struct KernelMemory<'a> {
 enum Permitted<'a> {
     Declared {
         declared: &'a Footprint,
-        /// The accessible part of the footprint. The rest was reported at submission, and accesses there do nothing.
+        /// The accessible part of the footprint. The rest was reported at submission, and accesses
+        /// there do nothing.
         reachable: &'a Footprint,
         /// Accesses outside the footprint: address and bytes.
         outside: Vec<(u64, u64)>,
@@ -213,8 +215,8 @@ impl<'a> KernelMemory<'a> {
         Self { memory, access: Permitted::Recorded(Box::new(Recorder::new(present, log, by))) }
     }
 
-    /// Sets the place in the kernel of the accesses from now on; a finding about one of them has it. Ignored if the
-    /// footprint was declared.
+    /// Sets the place in the kernel of the accesses from now on; a finding about one of them has
+    /// it. Ignored if the footprint was declared.
     pub fn at(&mut self, site: KernelSite) {
         if let Permitted::Recorded(recorder) = &mut self.access {
             recorder.site = Some(site);
@@ -222,7 +224,8 @@ impl<'a> KernelMemory<'a> {
         }
     }
 
-    /// Sets the place of the next access: of lanes with `lane_bytes` each, the first of them at `site`.
+    /// Sets the place of the next access: of lanes with `lane_bytes` each, the first of them at
+    /// `site`.
     pub(crate) fn at_lanes(&mut self, site: KernelSite, lane_bytes: u32) {
         if let Permitted::Recorded(recorder) = &mut self.access {
             recorder.site = Some(site);
@@ -280,7 +283,8 @@ impl<'a> KernelMemory<'a> {
         self.try_write(ptr, bytes);
     }
 
-    /// Reads the bytes at `ptr`. Returns whether the kernel can access them; if not, `into` is unchanged.
+    /// Reads the bytes at `ptr`. Returns whether the kernel can access them; if not, `into` is
+    /// unchanged.
     pub fn try_read(&mut self, ptr: u64, into: &mut [u8]) -> bool {
         let may = self.permits(ptr, into.len() as u64, Touch::Read);
         if may {
@@ -289,7 +293,8 @@ impl<'a> KernelMemory<'a> {
         may
     }
 
-    /// Overwrites the bytes at `ptr`. Returns whether the kernel can access them; if not, nothing happens.
+    /// Overwrites the bytes at `ptr`. Returns whether the kernel can access them; if not, nothing
+    /// happens.
     pub fn try_write(&mut self, ptr: u64, bytes: &[u8]) -> bool {
         let may = self.permits(ptr, bytes.len() as u64, Touch::Write);
         if may {
@@ -298,8 +303,8 @@ impl<'a> KernelMemory<'a> {
         may
     }
 
-    /// Reads the bytes at `ptr` by an atomic operation, which does not race with other atomic operations. Returns as
-    /// [`try_read`](Self::try_read) does.
+    /// Reads the bytes at `ptr` by an atomic operation, which does not race with other atomic
+    /// operations. Returns as [`try_read`](Self::try_read) does.
     pub fn read_atomic(&mut self, ptr: u64, into: &mut [u8]) -> bool {
         let may = self.permits(ptr, into.len() as u64, Touch::AtomicRead);
         if may {
@@ -308,8 +313,8 @@ impl<'a> KernelMemory<'a> {
         may
     }
 
-    /// Overwrites the bytes at `ptr` by an atomic operation. Returns as [`try_write`](Self::try_write)
-    /// does.
+    /// Overwrites the bytes at `ptr` by an atomic operation. Returns as
+    /// [`try_write`](Self::try_write) does.
     pub fn write_atomic(&mut self, ptr: u64, bytes: &[u8]) -> bool {
         let may = self.permits(ptr, bytes.len() as u64, Touch::AtomicWrite);
         if may {
@@ -318,8 +323,9 @@ impl<'a> KernelMemory<'a> {
         may
     }
 
-    /// Reads the bytes at `ptr` into `value`, lets `change` change them, and writes them back, as one atomic
-    /// operation. `value` has the old bytes afterwards. Returns as [`try_read`](Self::try_read) does.
+    /// Reads the bytes at `ptr` into `value`, lets `change` change them, and writes them back, as
+    /// one atomic operation. `value` has the old bytes afterwards. Returns as
+    /// [`try_read`](Self::try_read) does.
     pub fn update(&mut self, ptr: u64, value: &mut [u8], change: impl FnOnce(&mut [u8])) -> bool {
         let mut change = Some(change);
         self.change(ptr, value.len(), &mut |bytes| {
@@ -330,7 +336,8 @@ impl<'a> KernelMemory<'a> {
         })
     }
 
-    /// Lets `change` change `len` bytes at `ptr`, as one atomic operation. Returns as [`try_read`](Self::try_read) does.
+    /// Lets `change` change `len` bytes at `ptr`, as one atomic operation. Returns as
+    /// [`try_read`](Self::try_read) does.
     pub(crate) fn change(
         &mut self,
         ptr: u64,
@@ -367,14 +374,15 @@ impl<'a> KernelMemory<'a> {
         }
     }
 
-    /// Returns whether the launch has used virtual addresses that it cannot access: then the device faults when the
-    /// body returns.
+    /// Returns whether the launch has used virtual addresses that it cannot access: then the device
+    /// faults when the body returns.
     #[must_use]
     pub fn is_faulted(&self) -> bool {
         matches!(&self.access, Permitted::Recorded(recorder) if recorder.fault.is_some())
     }
 
-    /// Returns the accesses outside of the declared footprint, and the recorded footprint and sticky error.
+    /// Returns the accesses outside of the declared footprint, and the recorded footprint and
+    /// sticky error.
     pub(crate) fn into_accesses(self) -> (Vec<(u64, u64)>, Recording, Option<Code>) {
         match self.access {
             Permitted::Declared { outside, .. } => (outside, Recording::default(), None),

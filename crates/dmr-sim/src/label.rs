@@ -12,8 +12,8 @@ thread_local! {
     static LABELS: RefCell<Vec<Arc<str>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Labels every operation that this thread submits until the guard is dropped. Labels nest; reports show
-/// the innermost one.
+/// Labels every operation that this thread submits until the guard is dropped. Labels nest; reports
+/// show the innermost one.
 ///
 /// ```
 /// let _label = dmr_sim::label("loading the probe side");
@@ -89,9 +89,9 @@ impl CallStack {
         Some(Self { stack: python::lines().map_or_else(native, Stack::Python), shown })
     }
 
-    /// Returns the places of the frames outside of the simulator, the bindings, this project's other crates and
-    /// the standard library, the innermost first: that one only, or all. Of a thread that runs Python, its lines outside of
-    /// packages; if there are none, all.
+    /// Returns the places of the frames outside of the simulator, the bindings, this project's
+    /// other crates and the standard library, the innermost first: that one only, or all. Of a
+    /// thread that runs Python, its lines outside of packages; if there are none, all.
     pub(crate) fn call_sites(&self) -> Vec<String> {
         let most = if self.shown == Frames::All { usize::MAX } else { 1 };
         let native = match &self.stack {
@@ -131,7 +131,8 @@ const OURS: &[&str] = &[
 ];
 const BINDINGS: &str = "cudarc";
 const STANDARD: &[&str] = &["alloc", "core", "std"];
-/// Functions of the C library around a thread and around `main`: they have places where its debug information is installed.
+/// Functions of the C library around a thread and around `main`: they have places where its debug
+/// information is installed.
 const START: &[&str] = &[
     "_start",
     "__libc_start_main",
@@ -144,8 +145,8 @@ const START: &[&str] = &[
     "clone",
 ];
 
-/// Returns whether a frame is the program's, by the crate in the name of its function, if there is full debug
-/// information, and by the path of its source.
+/// Returns whether a frame is the program's, by the crate in the name of its function, if there is
+/// full debug information, and by the path of its source.
 fn is_users(function: &str, place: &str) -> bool {
     let is_hidden = |name: &str| {
         let is_ours = OURS.iter().any(|ours| name.replace('_', "-") == *ours);
@@ -155,8 +156,8 @@ fn is_users(function: &str, place: &str) -> bool {
     !is_start && !crate_of(function).is_some_and(is_hidden) && !is_hidden_place(place)
 }
 
-/// Returns the crate in a function's path: `dmr` of `<dmr::Runtime as core::fmt::Debug>::fmt`. `None` for a
-/// name without a path.
+/// Returns the crate in a function's path: `dmr` of `<dmr::Runtime as core::fmt::Debug>::fmt`.
+/// `None` for a name without a path.
 fn crate_of(function: &str) -> Option<&str> {
     let path = function.trim_start_matches(['<', '&', '*', '(', '[']);
     let path = ["mut ", "const ", "dyn "]
@@ -170,8 +171,8 @@ fn crate_of(function: &str) -> Option<&str> {
     }
 }
 
-/// Returns whether a place is in the sources of the standard library, of the bindings or of this project,
-/// whose crates are in one folder, both in a clone and in a registry.
+/// Returns whether a place is in the sources of the standard library, of the bindings or of this
+/// project, whose crates are in one folder, both in a clone and in a registry.
 fn is_hidden_place(place: &str) -> bool {
     if place.starts_with("/rustc/") || place.contains("/rustlib/src/rust/") {
         return true;

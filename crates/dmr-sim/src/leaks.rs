@@ -19,7 +19,8 @@ impl Blocks {
 }
 
 impl Machine {
-    /// Reports all memory that was not freed. Memory that has blocks of a library is reported as these blocks.
+    /// Reports all memory that was not freed. Memory that has blocks of a library is reported as
+    /// these blocks.
     pub(crate) fn leaks(&self, findings: &mut Findings) {
         let mut blocks = Blocks::default();
         self.shadow.each_block(&mut |mut leak| {

@@ -1,7 +1,7 @@
 //! The state of one simulated machine: devices, contexts, streams, events, pools, modules.
 //!
-//! One lock guards all of it (see `session.rs`). `engine.rs` submits and executes operations (`operation.rs`),
-//! `checks.rs` checks them; `memory.rs` has their effects on memory.
+//! One lock guards all of it (see `session.rs`). `engine.rs` submits and executes operations
+//! (`operation.rs`), `checks.rs` checks them; `memory.rs` has their effects on memory.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::c_int;
@@ -63,7 +63,8 @@ pub(crate) struct Config {
 }
 
 pub(crate) struct Machine {
-    /// Lives as long as the universe; the first field, so that it is dropped before all user objects.
+    /// Lives as long as the universe; the first field, so that it is dropped before all user
+    /// objects.
     pub(crate) alive: Arc<()>,
     pub(crate) config: Config,
     pub(crate) random: fastrand::Rng,
@@ -122,7 +123,8 @@ pub(crate) struct Machine {
     /// `true` while a thread runs the work that the host may wait for, between driver calls.
     pub(crate) runs_for_host: bool,
     pub(crate) host_calls_returned: u64,
-    /// `true` while a kernel runs: it has `store`, `present` and `log`, and no other operation runs.
+    /// `true` while a kernel runs: it has `store`, `present` and `log`, and no other operation
+    /// runs.
     pub(crate) runs_kernel: bool,
     /// Threads that wait for the end of the kernel.
     pub(crate) held_up: usize,
@@ -137,7 +139,8 @@ pub(crate) struct Device {
     pub(crate) current_pool: u32,
     /// The primary context, while it is active.
     pub(crate) primary: Option<u32>,
-    /// The number of times that the program has retained the primary context, without those released.
+    /// The number of times that the program has retained the primary context, without those
+    /// released.
     pub(crate) retained: u32,
     /// The part of `used` that graphs have.
     pub(crate) graphs: GraphUsage,
@@ -339,7 +342,8 @@ impl Machine {
         };
         let index = match self.take_retired(context) {
             Some(index) => {
-                // Its operations are numbered on, because they are in the clocks and in the history.
+                // Its operations are numbered on, because they are in the clocks and in the
+                // history.
                 let old = &mut self.streams[index as usize];
                 stream.submitted = old.submitted;
                 stream.executed = old.executed;
@@ -365,8 +369,9 @@ impl Machine {
         self.retired.push(index);
     }
 
-    /// Takes the index of a destroyed stream whose work the calling thread has found complete. What is submitted to a
-    /// stream that this thread makes comes after that work in any case, so no race is missed.
+    /// Takes the index of a destroyed stream whose work the calling thread has found complete. What
+    /// is submitted to a stream that this thread makes comes after that work in any case, so no
+    /// race is missed.
     fn take_retired(&mut self, context: u32) -> Option<u32> {
         let is_free = |&index: &u32| {
             let stream = &self.streams[index as usize];

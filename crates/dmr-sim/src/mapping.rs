@@ -174,8 +174,8 @@ impl Mappings {
         bytes.min(end - at)
     }
 
-    /// Returns the physical ranges of the bytes, up to the first that is not mapped. Addresses that are not
-    /// virtual are physical.
+    /// Returns the physical ranges of the bytes, up to the first that is not mapped. Addresses that
+    /// are not virtual are physical.
     pub(crate) fn pieces(&self, at: u64, bytes: u64) -> SmallVec<[Piece; 1]> {
         if !is_virtual(at) {
             return SmallVec::from_buf([Piece { at, bytes, physical: at }]);

@@ -168,8 +168,8 @@ impl Machine {
         self.transfer("memset", stream, &[], &rows.spans(), None, action).map(Some)
     }
 
-    /// Submits a copy between memory that the device reads and writes when the operation executes. One by address
-    /// needs the right to memory of other devices that is not of `cuMemAlloc`.
+    /// Submits a copy between memory that the device reads and writes when the operation executes.
+    /// One by address needs the right to memory of other devices that is not of `cuMemAlloc`.
     pub(crate) fn copy(&mut self, stream: u32, work: &CopyWork) -> Outcome<Epoch> {
         let devices: SmallVec<[usize; 8]> = (0..self.devices.len()).collect();
         let peers = work.by_address.then_some(&devices[..]);
@@ -178,8 +178,8 @@ impl Machine {
         self.transfer("copy", stream, &work.from.spans(), &work.to.spans(), peers, action)
     }
 
-    /// Submits a copy of a graph, which reads and writes pageable memory when it executes: the program keeps it valid
-    /// until then.
+    /// Submits a copy of a graph, which reads and writes pageable memory when it executes: the
+    /// program keeps it valid until then.
     pub(crate) fn copy_later(&mut self, stream: u32, work: &CopyWork) -> Outcome<Epoch> {
         let devices: SmallVec<[usize; 8]> = (0..self.devices.len()).collect();
         let peers = work.by_address.then_some(&devices[..]);
@@ -214,8 +214,8 @@ impl Machine {
         self.transfer("copy", stream, &work.from.spans(), &[], None, action)
     }
 
-    /// Queues a memset or copy. One that leaves an allocation is reported, and refused, as by the driver;
-    /// it does nothing.
+    /// Queues a memset or copy. One that leaves an allocation is reported, and refused, as by the
+    /// driver; it does nothing.
     fn transfer(
         &mut self,
         operation: &'static str,
@@ -310,8 +310,8 @@ impl Machine {
         self.check(move |machine| machine.shadow.name(at, tag));
     }
 
-    /// Adds an allocation. All uses by previous owners of the addresses are complete: the driver has waited for
-    /// them.
+    /// Adds an allocation. All uses by previous owners of the addresses are complete: the driver
+    /// has waited for them.
     pub(crate) fn add_allocation(&mut self, at: u64, allocation: Allocation) {
         self.present.insert(at, allocation.clone());
         self.check(move |machine| machine.shadow.allocate(at, allocation));
@@ -343,7 +343,8 @@ impl Machine {
         Some(at)
     }
 
-    /// Returns whether a device has these bytes free, if need be after a trim of the memory of graphs.
+    /// Returns whether a device has these bytes free, if need be after a trim of the memory of
+    /// graphs.
     pub(crate) fn has_free(&mut self, device: usize, bytes: u64) -> bool {
         let is_free = |machine: &Self| {
             bytes <= machine.config.capacity.saturating_sub(machine.devices[device].used)

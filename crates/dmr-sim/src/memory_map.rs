@@ -1,8 +1,8 @@
 //! The owners of addresses: live allocations, mappings, and the rights of devices to both.
 //!
-//! A machine has two of these. One is the present state: what calls return and what the hardware enforces.
-//! The other is part of the shadow: the state after the last operation that was checked, which is older
-//! while a launch with a recorded footprint has not run (see `checks.rs`).
+//! A machine has two of these. One is the present state: what calls return and what the hardware
+//! enforces. The other is part of the shadow: the state after the last operation that was checked,
+//! which is older while a launch with a recorded footprint has not run (see `checks.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -97,8 +97,8 @@ impl MemoryMap {
         self.allocations.iter().map(|(&at, allocation)| (at, allocation))
     }
 
-    /// Returns how many of `bytes` bytes at `at` the hardware can access: up to the end of the allocation or of
-    /// the mappings there.
+    /// Returns how many of `bytes` bytes at `at` the hardware can access: up to the end of the
+    /// allocation or of the mappings there.
     pub(crate) fn reachable(&self, at: u64, bytes: u64, by: Reach<'_>, writes: bool) -> u64 {
         if is_virtual(at) {
             return self.mappings.reachable(at, bytes, by, writes);
@@ -108,8 +108,9 @@ impl MemoryMap {
             .map_or(0, |(start, allocation)| bytes.min(allocation.bytes - (at - start)))
     }
 
-    /// Returns whether the work can access memory of this origin: memory of `cuMemAlloc` by the peer access of
-    /// its context, memory of a pool by the pool's own, and all memory if it is a copy.
+    /// Returns whether the work can access memory of this origin: memory of `cuMemAlloc` by the
+    /// peer access of its context, memory of a pool by the pool's own, and all memory if it is a
+    /// copy.
     pub(crate) fn can_reach(&self, home: Home, by: Reach<'_>, writes: bool) -> bool {
         let Some(devices) = by.peers else { return true };
         match home {

@@ -50,8 +50,8 @@ impl Session<'_> {
         Ok(self.module(module)?.loaded.kernel(place).map_err(Refused::from))
     }
 
-    /// Loads the module of an image onto the device of the calling thread's context. What its kernels cannot do is in
-    /// the log.
+    /// Loads the module of an image onto the device of the calling thread's context. What its
+    /// kernels cannot do is in the log.
     pub(crate) fn load_image(
         &mut self,
         image: Result<&[u8], Refused>,

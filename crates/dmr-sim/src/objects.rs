@@ -1,4 +1,5 @@
-//! Settings and objects that programs make through the driver, and that no work of a stream depends on.
+//! Settings and objects that programs make through the driver, and that no work of a stream depends
+//! on.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::c_int;

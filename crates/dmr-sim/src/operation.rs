@@ -18,7 +18,8 @@ pub(crate) struct Op {
     /// Operations that must have executed, besides the earlier ones of its stream.
     pub(crate) deps: SmallVec<[Epoch; 2]>,
     pub(crate) action: Action,
-    /// For an operation by which the host can learn, without a driver call, that the stream has come so far.
+    /// For an operation by which the host can learn, without a driver call, that the stream has
+    /// come so far.
     pub(crate) seen_by_host: Option<Box<SeenByHost>>,
 }
 
@@ -81,8 +82,8 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// Returns whether the host can learn of it without a driver call: a host function, or a write to host memory of at
-    /// most the bytes of a word, which the host may poll.
+    /// Returns whether the host can learn of it without a driver call: a host function, or a write
+    /// to host memory of at most the bytes of a word, which the host may poll.
     pub(crate) fn is_seen_by_host(&self) -> bool {
         let is_word = |at: u64, bytes: u64| (1..=8).contains(&bytes) && is_host_range(at, bytes);
         match self {

@@ -18,7 +18,8 @@ impl Machine {
         around.is_some_and(|(_, allocation)| allocation.home == Home::Host)
     }
 
-    /// Returns whether the byte is in memory that the program has registered, and not the first of it.
+    /// Returns whether the byte is in memory that the program has registered, and not the first of
+    /// it.
     pub(crate) fn is_inside_registered(&self, at: u64) -> bool {
         let around = self.present.allocation_around(at);
         around.is_some_and(|(start, allocation)| {
@@ -45,8 +46,8 @@ impl Machine {
         Ok(())
     }
 
-    /// `cuMemHostAlloc`. Memory that is not freed stays allocated when the universe ends, because the program
-    /// may still have pointers to it.
+    /// `cuMemHostAlloc`. Memory that is not freed stays allocated when the universe ends, because
+    /// the program may still have pointers to it.
     pub(crate) fn allocate_pinned(&mut self, bytes: usize, flags: u32) -> Outcome<u64> {
         let layout = pinned_layout(bytes)?;
         // SAFETY: the layout is not of size 0.
@@ -103,15 +104,16 @@ fn pinned_layout(bytes: usize) -> Outcome<Layout> {
 
 fn release_pinned(at: u64, bytes: usize) {
     if let Ok(layout) = pinned_layout(bytes) {
-        // SAFETY: `allocate_pinned` has made it with this layout, and its entry in `pinned` was removed,
-        // so this happens once. No operation is left that uses it: all have run.
+        // SAFETY: `allocate_pinned` has made it with this layout, and its entry in `pinned` was
+        // removed, so this happens once. No operation is left that uses it: all have run.
         unsafe { std::alloc::dealloc(at as usize as *mut u8, layout) };
     }
 }
 
 /// Returns whether the process has memory at all of these addresses.
 fn is_mapped(at: u64, bytes: u64) -> bool {
-    // SAFETY: it reads no memory and, with this flag, Linux starts no work; it fails where no memory is mapped.
+    // SAFETY: it reads no memory and, with this flag, Linux starts no work; it fails where no
+    // memory is mapped.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
     let from = at - at % page;
     // SAFETY: as above.

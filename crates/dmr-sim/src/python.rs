@@ -1,4 +1,5 @@
-//! The lines of a Python program on the way to a call, read through Python's stable C interface, if it is in the process.
+//! The lines of a Python program on the way to a call, read through Python's stable C interface, if
+//! it is in the process.
 
 #![allow(non_snake_case, reason = "names of Python's functions")]
 
@@ -17,8 +18,8 @@ pub(crate) fn lines() -> Option<Arc<[String]>> {
     LINES.try_with(|lines| lines.borrow().clone()).ok().flatten()
 }
 
-/// Notes the lines of this thread's Python frames. Waits for Python's global lock, so the caller must hold no lock that a
-/// Python thread can wait for.
+/// Notes the lines of this thread's Python frames. Waits for Python's global lock, so the caller
+/// must hold no lock that a Python thread can wait for.
 pub(crate) fn note_lines() {
     let lines = Python::find().and_then(|python| python.lines_of_this_thread());
     let _ = LINES.try_with(|noted| *noted.borrow_mut() = lines.map(Arc::from));
@@ -81,8 +82,9 @@ struct Request {
     lines: Vec<String>,
 }
 
-/// Reads the lines of a thread that waits for this one. Python ends this thread while it waits for the lock, if the program
-/// ends meanwhile: by an unwinding that no frame of the simulator stops, because this function has no destructors.
+/// Reads the lines of a thread that waits for this one. Python ends this thread while it waits for
+/// the lock, if the program ends meanwhile: by an unwinding that no frame of the simulator stops,
+/// because this function has no destructors.
 unsafe extern "C-unwind" fn read(request: *mut c_void) -> *mut c_void {
     // SAFETY: the thread that made the request waits for the end of this one.
     let Request { python, state, lines } = unsafe { &mut *request.cast::<Request>() };
@@ -96,7 +98,8 @@ unsafe extern "C-unwind" fn read(request: *mut c_void) -> *mut c_void {
 }
 
 impl Python {
-    /// Returns the file and line of each frame of this thread, the innermost first; `None` on a thread without frames.
+    /// Returns the file and line of each frame of this thread, the innermost first; `None` on a
+    /// thread without frames.
     fn lines_of_this_thread(self) -> Option<Vec<String>> {
         let state = (self.PyGILState_GetThisThreadState)();
         if (self.Py_IsInitialized)() == 0 || state.is_null() {
@@ -153,7 +156,8 @@ impl Python {
     ///
     /// A live frame, and the thread has the lock.
     unsafe fn line(&self, frame: Object) -> Option<String> {
-        // SAFETY: by this function's contract; the text lives as long as the object that it is read from.
+        // SAFETY: by this function's contract; the text lives as long as the object that it is read
+        // from.
         unsafe {
             let code = (self.PyFrame_GetCode)(frame);
             let file = (self.PyObject_GetAttrString)(code, c"co_filename".as_ptr());
@@ -173,7 +177,8 @@ impl Python {
     }
 }
 
-/// Returns whether a place is in a file of a program, and in none of a package or of Python's own library.
+/// Returns whether a place is in a file of a program, and in none of a package or of Python's own
+/// library.
 pub(crate) fn is_users(place: &str) -> bool {
     let is_package = |folder: &str| matches!(folder, "site-packages" | "dist-packages");
     let is_library = |folder: &str| folder.starts_with("python3.");

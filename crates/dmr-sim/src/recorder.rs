@@ -38,8 +38,8 @@ impl<'a> Recorder<'a> {
         Self { present, log, by, block, recording, site: None, lane_bytes: 0, fault: None }
     }
 
-    /// Records an access, and returns whether it happens: if all its bytes are in one live block that the device
-    /// can access. Of an access that does not, at most a page is recorded.
+    /// Records an access, and returns whether it happens: if all its bytes are in one live block
+    /// that the device can access. Of an access that does not, at most a page is recorded.
     pub(crate) fn permits(&mut self, ptr: u64, len: u64, touch: Touch) -> bool {
         const PAGE: u64 = 4096;
         // After a fault the kernel does nothing any more.
@@ -50,8 +50,8 @@ impl<'a> Recorder<'a> {
         happens
     }
 
-    /// Returns whether the launch has changed these bytes by atomic operations before, and still can: then another
-    /// one adds nothing to the recording.
+    /// Returns whether the launch has changed these bytes by atomic operations before, and still
+    /// can: then another one adds nothing to the recording.
     pub(crate) fn has_changed(&mut self, ptr: u64, len: u64) -> bool {
         self.fault.is_none()
             && self.recording.has_changed(ptr, ptr.saturating_add(len))
@@ -83,8 +83,8 @@ impl<'a> Recorder<'a> {
         self.block_around(ptr, 1).map_or(0, |block| len.min(block.end - ptr))
     }
 
-    /// Returns the block that contains `len` bytes at `ptr`: a live allocation, or memory that was freed after the
-    /// launch was submitted. Its address can belong to a smaller allocation now.
+    /// Returns the block that contains `len` bytes at `ptr`: a live allocation, or memory that was
+    /// freed after the launch was submitted. Its address can belong to a smaller allocation now.
     fn block_around(&self, ptr: u64, len: u64) -> Option<Block> {
         let live = self.present.allocation_around(ptr);
         let live = live.map(|(start, found)| (start, start + found.bytes, found.home));

@@ -1,5 +1,5 @@
-//! The footprint of a launch that is recorded while it runs: the bytes that it touches, and the places in the
-//! kernel that touch them.
+//! The footprint of a launch that is recorded while it runs: the bytes that it touches, and the
+//! places in the kernel that touch them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ pub struct KernelSite {
 }
 
 impl KernelSite {
-    /// Makes a place: the linear index of the block in its grid and of the thread in its block, and a line.
+    /// Makes a place: the linear index of the block in its grid and of the thread in its block, and
+    /// a line.
     #[must_use]
     pub const fn new(block: u64, thread: u32, line: u32) -> Self {
         Self { block, thread, line }
@@ -55,8 +56,8 @@ pub(crate) enum Touch {
     AtomicRead,
     Write,
     AtomicWrite,
-    /// A plain read of bytes that the launch has written before by atomic operations: it needs no earlier content,
-    /// but it can race with the atomic operations of others.
+    /// A plain read of bytes that the launch has written before by atomic operations: it needs no
+    /// earlier content, but it can race with the atomic operations of others.
     ReadBack,
 }
 
@@ -70,8 +71,8 @@ impl Touch {
     }
 }
 
-/// The distance of the addresses at which an access is recorded to cross from one block of memory into the
-/// next: the alignment of allocations.
+/// The distance of the addresses at which an access is recorded to cross from one block of memory
+/// into the next: the alignment of allocations.
 const BLOCK: u64 = crate::address::ALIGNMENT;
 
 /// The bytes that a launch has touched, and where.
@@ -123,7 +124,8 @@ impl Recording {
         }
         let first = from / BLOCK;
         let last = (to - 1) / BLOCK;
-        // Aligned registers of a lane cross no border; a copy of a lane and misaligned registers can.
+        // Aligned registers of a lane cross no border; a copy of a lane and misaligned registers
+        // can.
         let is_one = lanes.is_none_or(|Lanes { bytes, .. }| {
             bytes == 0 || bytes > LANE_BYTES || !from.is_multiple_of(u64::from(bytes))
         });
@@ -143,12 +145,14 @@ impl Recording {
         }
     }
 
-    /// Records that the bytes from `from` to `to`, which the launch has written, have undefined values.
+    /// Records that the bytes from `from` to `to`, which the launch has written, have undefined
+    /// values.
     pub(crate) fn undefine(&mut self, from: u64, to: u64) {
         self.undefined.insert(from, to);
     }
 
-    /// Returns whether all bytes from `from` to `to`, in one chunk, were changed by atomic operations.
+    /// Returns whether all bytes from `from` to `to`, in one chunk, were changed by atomic
+    /// operations.
     pub(crate) fn has_changed(&self, from: u64, to: u64) -> bool {
         let mut chunks = Chunk::of(from, to);
         match (chunks.next(), chunks.next()) {
@@ -203,7 +207,8 @@ impl Recording {
     }
 }
 
-/// The places of accesses: runs of threads that touch memory side by side, as the lanes of a warp do.
+/// The places of accesses: runs of threads that touch memory side by side, as the lanes of a warp
+/// do.
 #[derive(Default)]
 pub(crate) struct Sites {
     runs: Vec<Run>,
@@ -261,7 +266,8 @@ impl Sites {
         Some(KernelSite { thread: run.first.thread + index(run)? as u32, ..run.first })
     }
 
-    /// Returns the line of a place, and the file and line of the source that was compiled to it, if that is known.
+    /// Returns the line of a place, and the file and line of the source that was compiled to it, if
+    /// that is known.
     pub(crate) fn line(&self, site: KernelSite) -> (KernelSite, Option<Arc<str>>) {
         let Some(loaded) = &self.loaded else { return (site, None) };
         let place = loaded.program.place(site.line);

@@ -1,4 +1,5 @@
-//! Refusals: images, kernels and functions of the driver that the simulator cannot load, run or call, with the reasons.
+//! Refusals: images, kernels and functions of the driver that the simulator cannot load, run or
+//! call, with the reasons.
 
 use std::fmt;
 
@@ -6,13 +7,13 @@ use crate::compiler_log::CompilerLog;
 use crate::image::Refused;
 use crate::session::Session;
 
-/// A refusal of the simulated driver: an image that it cannot load, a kernel that it cannot run, or a function that it
-/// does not have. The program has got an error code, and this is its reason.
+/// A refusal of the simulated driver: an image that it cannot load, a kernel that it cannot run, or
+/// a function that it does not have. The program has got an error code, and this is its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// The driver's function: one that loads a module, for a kernel of it that cannot run; one that launches, for each
-    /// launch of it.
+    /// The driver's function: one that loads a module, for a kernel of it that cannot run; one that
+    /// launches, for each launch of it.
     pub call: &'static str,
     /// The kernel that cannot run; `None` for an image or a function.
     pub kernel: Option<String>,
@@ -36,7 +37,8 @@ impl fmt::Display for Refusal {
 const MAX_REFUSALS: usize = 1000;
 
 impl Session<'_> {
-    /// Keeps a refusal, unless it is known. It is reported at the end of the call, without the lock.
+    /// Keeps a refusal, unless it is known. It is reported at the end of the call, without the
+    /// lock.
     fn refuse(&mut self, refusal: Refusal) {
         if self.refusals.len() >= MAX_REFUSALS || self.refusals.contains(&refusal) {
             return;

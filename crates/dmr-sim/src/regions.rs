@@ -173,8 +173,8 @@ impl Heaps {
         level.0.get_mut(&start).map(|heap| (start, heap))
     }
 
-    /// Returns the heaps inside of the innermost region that contains `at` and that `enter` accepts (by its
-    /// start and itself); these heaps, if there is none.
+    /// Returns the heaps inside of the innermost region that contains `at` and that `enter` accepts
+    /// (by its start and itself); these heaps, if there is none.
     fn level(&mut self, at: u64, enter: &dyn Fn(u64, &Region) -> bool) -> Option<&mut Self> {
         let inner = around(&self.0, at).and_then(|(heap, found)| {
             let (start, region) = around(&found.regions, at)?;

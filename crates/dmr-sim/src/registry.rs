@@ -22,8 +22,9 @@ struct Registry {
 #[derive(Clone, Default)]
 struct Ordinal {
     universe: Option<Arc<Shared>>,
-    /// The number of retained primary contexts. They are released by ordinal, also after their universe has
-    /// ended: until then no other universe gets the ordinal, because its context would be released instead.
+    /// The number of retained primary contexts. They are released by ordinal, also after their
+    /// universe has ended: until then no other universe gets the ordinal, because its context would
+    /// be released instead.
     retained: u32,
 }
 

@@ -76,8 +76,8 @@ pub enum ReportKind {
     WriteAfterWrite,
     /// An access that is not ordered after the stream-ordered allocation.
     UseBeforeAllocation,
-    /// A free that is not ordered after a use; or not before the next allocation of a graph at the same address, which is
-    /// such a use.
+    /// A free that is not ordered after a use; or not before the next allocation of a graph at the
+    /// same address, which is such a use.
     FreeBeforeUse,
     /// An access submitted after the free.
     UseAfterFree,
@@ -85,8 +85,8 @@ pub enum ReportKind {
     DoubleFree,
     /// A free of memory that was never allocated.
     UnknownFree,
-    /// A read of bytes that were never written; or in which a kernel, the earlier operation, has stored a value that was
-    /// read from such bytes.
+    /// A read of bytes that were never written; or in which a kernel, the earlier operation, has
+    /// stored a value that was read from such bytes.
     Uninitialised,
     /// An access outside of any allocation, or across the end of one.
     OutOfBounds,
@@ -251,9 +251,11 @@ impl fmt::Display for Report {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct GraphNode {
-    /// Its number among the nodes of the graph, from 1, in the order in which they were made or captured.
+    /// Its number among the nodes of the graph, from 1, in the order in which they were made or
+    /// captured.
     pub number: u32,
-    /// The stream that captured it, numbered as in [`Site::stream`]; `None` if it was made by a call.
+    /// The stream that captured it, numbered as in [`Site::stream`]; `None` if it was made by a
+    /// call.
     pub captured_on: Option<u32>,
 }
 
@@ -268,13 +270,14 @@ pub struct Site {
     pub stream: Option<u32>,
     /// Its number on that stream, from 1; 0 for calls that name no stream.
     pub op: u64,
-    /// The node, if the operation is a node of a graph; stream and number are those of the launch of the graph.
+    /// The node, if the operation is a node of a graph; stream and number are those of the launch
+    /// of the graph.
     pub node: Option<GraphNode>,
     /// The thread's [`label`](crate::label()) at submission.
     pub label: Option<Arc<str>>,
     /// The place in the kernel, of an access that a kernel body has named one for
-    /// ([`KernelMemory::at`](crate::KernelMemory::at)). Only the later operation of a finding has one, and
-    /// the store of a value that nothing has written.
+    /// ([`KernelMemory::at`](crate::KernelMemory::at)). Only the later operation of a finding has
+    /// one, and the store of a value that nothing has written.
     pub place: Option<KernelSite>,
     /// The file and line of the source of that place, if PTX has them.
     pub source: Option<Arc<str>>,
@@ -289,8 +292,9 @@ impl Site {
         self.call_stack().into_iter().next()
     }
 
-    /// The source lines of the program on the way to the operation, the innermost first: all of them with
-    /// [`capture_call_stacks`](crate::UniverseBuilder::capture_call_stacks), otherwise at most one.
+    /// The source lines of the program on the way to the operation, the innermost first: all of
+    /// them with [`capture_call_stacks`](crate::UniverseBuilder::capture_call_stacks), otherwise at
+    /// most one.
     #[must_use]
     pub fn call_stack(&self) -> Vec<String> {
         self.stack.as_ref().map_or_else(Vec::new, |stack| stack.call_sites())
@@ -345,8 +349,8 @@ pub struct Verdict {
     /// Findings that were counted but not kept, beyond the first
     /// [`MAX_REPORTS`](Self::MAX_REPORTS).
     pub dropped: u64,
-    /// Launches that touched more separate ranges of bytes than are checked, 1,048,576: the accesses to the
-    /// rest were not checked.
+    /// Launches that touched more separate ranges of bytes than are checked, 1,048,576: the
+    /// accesses to the rest were not checked.
     pub cut_footprints: u64,
 }
 

@@ -1,4 +1,5 @@
-//! A kernel that runs without the lock, so that other threads can make calls that do not need its memory.
+//! A kernel that runs without the lock, so that other threads can make calls that do not need its
+//! memory.
 
 use smallvec::SmallVec;
 

@@ -1,4 +1,5 @@
-//! One driver call inside a universe: the lock, and the objects that the handles of its arguments name.
+//! One driver call inside a universe: the lock, and the objects that the handles of its arguments
+//! name.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
@@ -26,8 +27,8 @@ thread_local! {
 
 /// Returns whether the calling thread is inside a call of the simulated driver.
 ///
-/// For test allocators that count the allocations of a program on the host heap, without those of the
-/// simulator.
+/// For test allocators that count the allocations of a program on the host heap, without those of
+/// the simulator.
 #[must_use]
 pub fn is_inside_driver_call() -> bool {
     INSIDE.get()
@@ -49,7 +50,8 @@ impl Drop for Inside {
     }
 }
 
-/// Makes the null stream mean the calling thread's own one, instead of the legacy stream, until it is dropped.
+/// Makes the null stream mean the calling thread's own one, instead of the legacy stream, until it
+/// is dropped.
 pub(crate) struct PerThreadDefault;
 
 impl PerThreadDefault {
@@ -75,7 +77,8 @@ pub(crate) struct Shared {
     pub(crate) ended: AtomicBool,
     /// The frames that reports show.
     frames: Frames,
-    /// Locked directly only where a kernel may run: other users of it need the memory that the kernel has.
+    /// Locked directly only where a kernel may run: other users of it need the memory that the
+    /// kernel has.
     pub(crate) machine: Mutex<Machine>,
     /// Notified when a host callback has returned, and when a kernel has ended.
     pub(crate) changed: Condvar,
@@ -99,7 +102,8 @@ impl Shared {
         self.session_of(self.lock())
     }
 
-    /// Locks the machine for a call of the driver: also while a kernel runs, if the call does not need its memory.
+    /// Locks the machine for a call of the driver: also while a kernel runs, if the call does not
+    /// need its memory.
     fn session_for(self: &Arc<Self>, call: &str) -> Session<'_> {
         let machine = lock(&self.machine);
         let is_beside = machine.runs_kernel && runs_beside_kernels(call);
@@ -166,8 +170,8 @@ pub(crate) enum Scope {
     ContextHandle(Handle),
 }
 
-/// Makes one call of the driver: resolves the universe, counts, injects faults, does the work under the
-/// lock, and runs some work of the device afterwards. A panic does not leave it. Refused in
+/// Makes one call of the driver: resolves the universe, counts, injects faults, does the work under
+/// the lock, and runs some work of the device afterwards. A panic does not leave it. Refused in
 /// kernels, host callbacks and forked children.
 pub(crate) fn driver_call(
     name: &'static str,
@@ -245,7 +249,8 @@ pub(crate) fn driver_call(
     }
 }
 
-/// A driver call in progress: holds the lock, except while it waits for a host callback or runs a kernel.
+/// A driver call in progress: holds the lock, except while it waits for a host callback or runs a
+/// kernel.
 pub(crate) struct Session<'a> {
     pub(crate) shared: &'a Arc<Shared>,
     /// `None` only inside of `wait_while` and `run_kernel`.

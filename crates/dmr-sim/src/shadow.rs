@@ -1,5 +1,5 @@
-//! Allocations, regions of pools and freed memory by address, with the history of each byte: the checks of
-//! every access.
+//! Allocations, regions of pools and freed memory by address, with the history of each byte: the
+//! checks of every access.
 //!
 //! Checks run at submission. Every edge of the happens-before relation points from an earlier to
 //! a later submission (a wait binds the record that was most recent at the call; the host finds
@@ -41,8 +41,8 @@ pub(crate) struct Shadow {
 }
 
 impl Shadow {
-    /// Adds an allocation. All uses by previous owners of the addresses are complete: the driver has waited
-    /// for them.
+    /// Adds an allocation. All uses by previous owners of the addresses are complete: the driver
+    /// has waited for them.
     pub(crate) fn allocate(&mut self, at: u64, allocation: Allocation) {
         let bytes = allocation.bytes;
         self.forget(at, bytes);
@@ -57,7 +57,8 @@ impl Shadow {
         }
     }
 
-    /// Adds a block of a library that is no region of a pool. It ends when its memory is freed or unmapped.
+    /// Adds a block of a library that is no region of a pool. It ends when its memory is freed or
+    /// unmapped.
     pub(crate) fn block_allocated(&mut self, block: OwnedBlock) {
         if let Some(tag) = &block.tag {
             self.map.name(block.start, tag.clone());
@@ -70,7 +71,8 @@ impl Shadow {
         self.blocks.remove(&at);
     }
 
-    /// Returns the block of a library that contains `at`: the innermost region, or a block that is none.
+    /// Returns the block of a library that contains `at`: the innermost region, or a block that is
+    /// none.
     pub(crate) fn block_around(&self, at: u64) -> Option<OwnedBlock> {
         self.heaps.region_around(at).or_else(|| {
             let (_, block) = self.blocks.range(..=at).next_back()?;
@@ -78,8 +80,8 @@ impl Shadow {
         })
     }
 
-    /// Calls `visit` with a leak for each block of a library that is a region, or that is in mapped memory. A block
-    /// that is an allocation is reported as that.
+    /// Calls `visit` with a leak for each block of a library that is a region, or that is in mapped
+    /// memory. A block that is an allocation is reported as that.
     pub(crate) fn each_block(&self, visit: &mut dyn FnMut(Report)) {
         let mut regions = BTreeSet::new();
         self.heaps.each_block(&mut |leak| {
@@ -107,8 +109,8 @@ impl Shadow {
         found.map_or((at, at), |(start, bytes)| (start, start + bytes))
     }
 
-    /// Frees the allocation at `at`, which must be ordered after every use: `clock` has the operations that come
-    /// before the free.
+    /// Frees the allocation at `at`, which must be ordered after every use: `clock` has the
+    /// operations that come before the free.
     pub(crate) fn free(&mut self, at: u64, by: Site, before: Before<'_>, out: &mut Findings) {
         let Some(allocation) = self.map.remove(at) else {
             return out.push(self.bad_free(at, by));
@@ -179,8 +181,9 @@ impl Shadow {
         self.map.mappings.note(at, end - at, check.access, check.writes);
     }
 
-    /// Returns how many of `bytes` recorded bytes at `at` are of one block: they are checked as one access. The rest
-    /// belongs to the next block, unless one access crosses the end of this one, or nothing is live behind it.
+    /// Returns how many of `bytes` recorded bytes at `at` are of one block: they are checked as one
+    /// access. The rest belongs to the next block, unless one access crosses the end of this one,
+    /// or nothing is live behind it.
     pub(crate) fn part(&self, at: u64, bytes: u64, straddled: &ByteSet) -> u64 {
         let end = at + bytes;
         let block_end = match self.heaps.owner(at) {
@@ -255,7 +258,8 @@ impl Shadow {
         self.heaps.destroy(at);
     }
 
-    /// Adds a region, which may be accessed from now on. Its history stays; its content is undefined.
+    /// Adds a region, which may be accessed from now on. Its history stays; its content is
+    /// undefined.
     pub(crate) fn region_allocated(&mut self, owned: OwnedBlock, by: Site, out: &mut Findings) {
         let at = owned.start;
         let bytes = owned.end - owned.start;
@@ -265,8 +269,8 @@ impl Shadow {
         }
     }
 
-    /// Marks bytes as not written, or as stored with a value that nothing has written, except in host memory, which the
-    /// program can write without a call. Their history stays.
+    /// Marks bytes as not written, or as stored with a value that nothing has written, except in
+    /// host memory, which the program can write without a call. Their history stays.
     pub(crate) fn undefine(&mut self, at: u64, bytes: u64, store: Option<&Site>) {
         if !is_virtual(at) && self.map.device_at(at).is_none() {
             return;
@@ -276,8 +280,9 @@ impl Shadow {
         }
     }
 
-    /// Removes a region, which may not be accessed any more. In host memory the region must be ordered after every
-    /// use, because the host may write it from now on without a call: `clock` has the operations that come before.
+    /// Removes a region, which may not be accessed any more. In host memory the region must be
+    /// ordered after every use, because the host may write it from now on without a call: `clock`
+    /// has the operations that come before.
     pub(crate) fn region_freed(
         &mut self,
         at: u64,
@@ -299,8 +304,8 @@ impl Shadow {
         }
     }
 
-    /// Checks that the range is inside one live allocation (and region), and reports if it is not. Returns the
-    /// end of the part that is, and the owner's name.
+    /// Checks that the range is inside one live allocation (and region), and reports if it is not.
+    /// Returns the end of the part that is, and the owner's name.
     fn check_bounds(
         &self,
         at: u64,

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 /// The value of bytes that were never written.
 const NEVER_WRITTEN: u8 = 0xCD;
-/// The bytes of an aligned chunk: the first write to a part of it makes it one run, into which later ones write.
+/// The bytes of an aligned chunk: the first write to a part of it makes it one run, into which
+/// later ones write.
 const CHUNK: u64 = 1 << 14;
 
 /// Sparse bytes by address: disjoint runs.

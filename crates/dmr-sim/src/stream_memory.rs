@@ -108,9 +108,9 @@ impl Machine {
         found.map(|stream| stream as u32)
     }
 
-    /// Ends a wait that has executed. If there is no write of a stream that ends it, the program or other work
-    /// has written the word: the order of that is not known, so the wait counts as ordered after all executed
-    /// work.
+    /// Ends a wait that has executed. If there is no write of a stream that ends it, the program or
+    /// other work has written the word: the order of that is not known, so the wait counts as
+    /// ordered after all executed work.
     pub(crate) fn wait_ended(&mut self, wait: Epoch) {
         self.word_waits = self.word_waits.saturating_sub(1);
         if self.log.is_empty() && !self.shadow.words.is_open(wait) {

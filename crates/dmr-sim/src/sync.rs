@@ -1,8 +1,8 @@
-//! Locks without poison: a test that panics under a lock of the simulator fails once, and does not make
-//! every later test of the process fail.
+//! Locks without poison: a test that panics under a lock of the simulator fails once, and does not
+//! make every later test of the process fail.
 //!
-//! A panic under one of these locks is an assertion about the state, or comes from a closure of the test,
-//! which runs between two changes of the state.
+//! A panic under one of these locks is an assertion about the state, or comes from a closure of the
+//! test, which runs between two changes of the state.
 
 use std::sync::{
     LockResult, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,

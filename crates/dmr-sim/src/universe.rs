@@ -31,12 +31,13 @@ pub enum Policy {
     Random,
 }
 
-/// The order between host threads: whether work that one has found complete is complete for the others.
+/// The order between host threads: whether work that one has found complete is complete for the
+/// others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HostOrder {
-    /// Work that one thread has found complete is complete for all threads from then on. The simulator
-    /// sees no mutex and no channel, so this setting gives no false alarm; a missing order
-    /// between host threads is not detected.
+    /// Work that one thread has found complete is complete for all threads from then on. The
+    /// simulator sees no mutex and no channel, so this setting gives no false alarm; a missing
+    /// order between host threads is not detected.
     Linearised,
     /// Each thread has its own clock, to which [`Universe::publish`] and
     /// [`Universe::observe`] add that of another thread.
@@ -53,14 +54,14 @@ pub enum HostOrder {
 /// # Panics
 ///
 /// The drop of the last clone panics with the findings that neither [`finish`](Self::finish) nor
-/// [`reports`](Self::reports) has returned, so a test that does not ask for them fails. While a panic unwinds, they
-/// are written to the standard error. Leaks and endless waits are found by `finish` only. A universe that is never
-/// dropped (in a `static`) reports nothing.
+/// [`reports`](Self::reports) has returned, so a test that does not ask for them fails. While a
+/// panic unwinds, they are written to the standard error. Leaks and endless waits are found by
+/// `finish` only. A universe that is never dropped (in a `static`) reports nothing.
 ///
-/// Kernels and host callbacks are work of the device: they may call neither the driver, which returns
-/// `CUDA_ERROR_NOT_PERMITTED` there, nor their universe, which panics (in a kernel this becomes a
-/// report). Only the methods about calls and faults can be used everywhere. A forked child has no
-/// driver: there, every call returns `CUDA_ERROR_NOT_INITIALIZED`.
+/// Kernels and host callbacks are work of the device: they may call neither the driver, which
+/// returns `CUDA_ERROR_NOT_PERMITTED` there, nor their universe, which panics (in a kernel this
+/// becomes a report). Only the methods about calls and faults can be used everywhere. A forked
+/// child has no driver: there, every call returns `CUDA_ERROR_NOT_INITIALIZED`.
 #[derive(Clone)]
 pub struct Universe(Arc<UniverseOwner>);
 
@@ -81,8 +82,8 @@ impl Drop for UniverseOwner {
 }
 
 impl UniverseOwner {
-    /// Returns the findings that were not read, about all work that was submitted. `None` in a forked child, and in
-    /// kernels and host callbacks, which may hold the lock.
+    /// Returns the findings that were not read, about all work that was submitted. `None` in a
+    /// forked child, and in kernels and host callbacks, which may hold the lock.
     fn unread(&self) -> Option<Verdict> {
         if is_forked_child() || callback::is_running() {
             return None;
@@ -93,8 +94,8 @@ impl UniverseOwner {
     }
 }
 
-/// Panics with findings that were not read; writes them to the standard error while a panic unwinds, where a second
-/// panic would abort the process.
+/// Panics with findings that were not read; writes them to the standard error while a panic
+/// unwinds, where a second panic would abort the process.
 #[allow(
     clippy::print_stderr,
     clippy::panic,
@@ -130,9 +131,10 @@ impl UniverseBuilder {
         self
     }
 
-    /// Sets the seed of the scheduler's choices. Default: 0. The same seed gives the same run, as long as one thread calls
-    /// the driver, and does not pause while a host function or a write to host memory of at most 8 bytes is queued: such
-    /// work also runs when no call has been made for 10 ms.
+    /// Sets the seed of the scheduler's choices. Default: 0. The same seed gives the same run, as
+    /// long as one thread calls the driver, and does not pause while a host function or a write to
+    /// host memory of at most 8 bytes is queued: such work also runs when no call has been made for
+    /// 10 ms.
     pub fn seed(mut self, seed: u64) -> Self {
         self.0.seed = seed;
         self
@@ -160,30 +162,31 @@ impl UniverseBuilder {
         self
     }
 
-    /// Sets whether each device can access the memory of the others directly. Default: it can. Without, copies
-    /// between devices still work.
+    /// Sets whether each device can access the memory of the others directly. Default: it can.
+    /// Without, copies between devices still work.
     pub fn peer_paths(mut self, exist: bool) -> Self {
         self.0.peer_paths = exist;
         self
     }
 
-    /// Sets whether reports name the source lines that submitted the operations. Captures a call stack for each
-    /// operation, so it is slow. Default: whether `DMR_SIM_BACKTRACE` is `1` or `full`.
+    /// Sets whether reports name the source lines that submitted the operations. Captures a call
+    /// stack for each operation, so it is slow. Default: whether `DMR_SIM_BACKTRACE` is `1` or
+    /// `full`.
     pub fn capture_call_sites(mut self, capture: bool) -> Self {
         self.0.frames = if capture { Frames::Innermost } else { Frames::None };
         self
     }
 
-    /// Sets whether reports name all source lines of the program on the way to the operations, the innermost first.
-    /// Captures as [`capture_call_sites`](Self::capture_call_sites) does, and replaces its setting. Default: whether
-    /// `DMR_SIM_BACKTRACE=full` is set.
+    /// Sets whether reports name all source lines of the program on the way to the operations, the
+    /// innermost first. Captures as [`capture_call_sites`](Self::capture_call_sites) does, and
+    /// replaces its setting. Default: whether `DMR_SIM_BACKTRACE=full` is set.
     pub fn capture_call_stacks(mut self, capture: bool) -> Self {
         self.0.frames = if capture { Frames::All } else { Frames::None };
         self
     }
 
-    /// Sets whether reports name the thread that submitted an operation without a [`label`](crate::label()). Default:
-    /// they do not.
+    /// Sets whether reports name the thread that submitted an operation without a
+    /// [`label`](crate::label()). Default: they do not.
     pub fn name_threads(mut self, name: bool) -> Self {
         self.0.thread_names = name;
         self
@@ -195,7 +198,8 @@ impl UniverseBuilder {
         self
     }
 
-    /// Sets the limits of launches of kernels that run as PTX. Default: those of [`Limits::default`].
+    /// Sets the limits of launches of kernels that run as PTX. Default: those of
+    /// [`Limits::default`].
     pub fn limits(mut self, limits: Limits) -> Self {
         self.0.limits = limits;
         self
@@ -259,11 +263,11 @@ impl Universe {
         self.shared().ordinals.get(device).copied().unwrap_or(usize::MAX)
     }
 
-    /// Makes launches of the PTX entry `name` run `body`. `footprint` declares, at submission,
-    /// the memory that a launch accesses; `body` runs when the launch executes, and can access only that. With
-    /// [`Footprint::recorded`] it can access any memory, and the bytes that it touches are recorded.
-    /// Neither may call the driver or the universe, and neither should own a clone of the universe, which
-    /// would then never end.
+    /// Makes launches of the PTX entry `name` run `body`. `footprint` declares, at submission, the
+    /// memory that a launch accesses; `body` runs when the launch executes, and can access only
+    /// that. With [`Footprint::recorded`] it can access any memory, and the bytes that it touches
+    /// are recorded. Neither may call the driver or the universe, and neither should own a clone of
+    /// the universe, which would then never end.
     pub fn register_kernel(
         &self,
         name: &str,
@@ -275,11 +279,11 @@ impl Universe {
         drop(replaced); // not under the lock: this drops the values of the closures
     }
 
-    /// Makes launches of PTX entries that have no body of their own, and that the interpreter cannot run as PTX, run
-    /// `body`, which gets the entry's name. What a launch touches is recorded, as with [`Footprint::recorded`]: a
-    /// body that does nothing makes launches without effect. Without a fallback such a launch returns
-    /// `CUDA_ERROR_NOT_SUPPORTED`. What [`register_kernel`](Self::register_kernel) says about closures holds for
-    /// `body`, too.
+    /// Makes launches of PTX entries that have no body of their own, and that the interpreter
+    /// cannot run as PTX, run `body`, which gets the entry's name. What a launch touches is
+    /// recorded, as with [`Footprint::recorded`]: a body that does nothing makes launches without
+    /// effect. Without a fallback such a launch returns `CUDA_ERROR_NOT_SUPPORTED`. What
+    /// [`register_kernel`](Self::register_kernel) says about closures holds for `body`, too.
     pub fn register_fallback(
         &self,
         body: impl Fn(&str, &KernelArgs, &mut KernelMemory<'_>) + Send + Sync + 'static,
@@ -301,10 +305,11 @@ impl Universe {
         self.shared().faults.reset_counts();
     }
 
-    /// Returns the findings about all work that was submitted, in the order of submission. Runs the launches whose
-    /// footprint is recorded ([`Footprint::recorded`], and kernels as PTX) with what they come after; the
-    /// random policy may run other work, too. A launch that waits for a word does not run: findings about it and about
-    /// work that was submitted later come when it has run.
+    /// Returns the findings about all work that was submitted, in the order of submission. Runs the
+    /// launches whose footprint is recorded ([`Footprint::recorded`], and kernels as PTX) with what
+    /// they come after; the random policy may run other work, too. A launch that waits for a word
+    /// does not run: findings about it and about work that was submitted later come when it has
+    /// run.
     #[must_use]
     pub fn reports(&self) -> Vec<Report> {
         let mut session = self.session();
@@ -313,9 +318,10 @@ impl Universe {
         session.findings.verdict.reports.clone()
     }
 
-    /// Returns what the simulator could not do so far, each once: images that it cannot load, kernels that it cannot
-    /// run (when their module is loaded, and when they are launched without a registered body), and functions of the
-    /// driver that it does not have. These are no findings: the program has got an error code.
+    /// Returns what the simulator could not do so far, each once: images that it cannot load,
+    /// kernels that it cannot run (when their module is loaded, and when they are launched without
+    /// a registered body), and functions of the driver that it does not have. These are no
+    /// findings: the program has got an error code.
     #[must_use]
     pub fn refusals(&self) -> Vec<Refusal> {
         self.session().refusals.clone()
@@ -358,21 +364,22 @@ impl Universe {
         self.shared().faults.hold(Some(call), n)
     }
 
-    /// Stops the thread as [`hold_nth`](Self::hold_nth) does, at the `n`-th driver call of any kind.
+    /// Stops the thread as [`hold_nth`](Self::hold_nth) does, at the `n`-th driver call of any
+    /// kind.
     pub fn hold_call_number(&self, n: u64) -> Hold {
         self.shared().faults.hold(None, n)
     }
 
-    /// Stops the thread as [`hold_nth`](Self::hold_nth) does, after the work of the call, or its failure, and
-    /// before it returns.
+    /// Stops the thread as [`hold_nth`](Self::hold_nth) does, after the work of the call, or its
+    /// failure, and before it returns.
     pub fn hold_after_nth(&self, call: &str, n: u64) -> Hold {
         self.shared().faults.hold_after(call, n)
     }
 
     /// Runs `hook` at the start of every driver call of this universe, on the thread that makes the
     /// call and before the call takes a lock of the simulator. A hook that blocks holds that thread
-    /// in the call; other threads continue. A call for which the hook returns a `CUresult` fails with
-    /// it and does nothing. Returns `false`, and changes nothing, if the universe has a hook.
+    /// in the call; other threads continue. A call for which the hook returns a `CUresult` fails
+    /// with it and does nothing. Returns `false`, and changes nothing, if the universe has a hook.
     ///
     /// The hook may not call the driver, and should not own a clone of the universe, which would
     /// then never end.
@@ -383,9 +390,10 @@ impl Universe {
         self.shared().faults.on_entry(Box::new(hook))
     }
 
-    /// Makes mistakes in what launches declare: `alter` is called with the uses that each strict launch declares from
-    /// now on, and each operation of a buffer, and may remove or change them. Would your test notice a use that was
-    /// not declared? Only what the simulator compares is altered, not how the launch is ordered.
+    /// Makes mistakes in what launches declare: `alter` is called with the uses that each strict
+    /// launch declares from now on, and each operation of a buffer, and may remove or change them.
+    /// Would your test notice a use that was not declared? Only what the simulator compares is
+    /// altered, not how the launch is ordered.
     ///
     /// `alter` may not call the driver or the universe.
     pub fn alter_declarations(&self, alter: impl FnMut(&mut Vec<DeclaredUse>) + Send + 'static) {
@@ -406,8 +414,8 @@ impl Universe {
         }
     }
 
-    /// Returns the clock of the calling host thread, for [`observe`](Self::observe) on another thread
-    /// ([`HostOrder::PerThread`]).
+    /// Returns the clock of the calling host thread, for [`observe`](Self::observe) on another
+    /// thread ([`HostOrder::PerThread`]).
     #[must_use]
     pub fn publish(&self) -> HostToken {
         HostToken(self.session().host_clock())
@@ -418,8 +426,8 @@ impl Universe {
         self.session().host_learns(&token.0);
     }
 
-    /// Reports a heap of a pool, `bytes` bytes at `ptr`: only its regions may be accessed. The heaps of a pool
-    /// whose upstream is another pool are inside of that one's regions.
+    /// Reports a heap of a pool, `bytes` bytes at `ptr`: only its regions may be accessed. The
+    /// heaps of a pool whose upstream is another pool are inside of that one's regions.
     pub fn heap_created(&self, ptr: u64, bytes: usize) {
         self.session().heap_created(ptr, bytes as u64);
     }
@@ -436,7 +444,8 @@ impl Universe {
         self.session().region_allocated(ptr, bytes as u64, 0, tag);
     }
 
-    /// Reports the free of the block at `ptr`, which may not be accessed any more. It is a finding if there is none.
+    /// Reports the free of the block at `ptr`, which may not be accessed any more. It is a finding
+    /// if there is none.
     pub fn region_freed(&self, ptr: u64) {
         self.session().region_freed(ptr);
     }
@@ -465,6 +474,7 @@ impl fmt::Debug for Universe {
     }
 }
 
-/// The clock of a host thread, from [`Universe::publish`]: the operations that it has found complete.
+/// The clock of a host thread, from [`Universe::publish`]: the operations that it has found
+/// complete.
 #[derive(Clone, Debug)]
 pub struct HostToken(Clock);

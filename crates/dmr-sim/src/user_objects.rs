@@ -7,11 +7,13 @@ use crate::abi::{ERROR_INVALID_VALUE, Outcome};
 use crate::callback;
 use crate::operation::HostCall;
 
-/// An object of the program. Its destructor runs when the last reference is gone, on a thread of its own as with
-/// NVIDIA's driver: it may wait for a lock that a thread inside of a driver call holds.
+/// An object of the program. Its destructor runs when the last reference is gone, on a thread of
+/// its own as with NVIDIA's driver: it may wait for a lock that a thread inside of a driver call
+/// holds.
 pub(crate) struct UserObject {
     pub(crate) destructor: HostCall,
-    /// Gone at the end of the universe, which runs no destructors: the program may have ended without a release.
+    /// Gone at the end of the universe, which runs no destructors: the program may have ended
+    /// without a release.
     pub(crate) universe: Weak<()>,
 }
 
@@ -22,7 +24,8 @@ impl Drop for UserObject {
         }
         let call = self.destructor;
         let destroy = move || {
-            // SAFETY: once for each object; by the contract of `cuUserObjectCreate` both are valid until then.
+            // SAFETY: once for each object; by the contract of `cuUserObjectCreate` both are valid
+            // until then.
             let _ = callback::run(|| unsafe { call.run() });
         };
         if std::thread::Builder::new().spawn(destroy).is_err() {
@@ -59,8 +62,8 @@ impl References {
         Ok(())
     }
 
-    /// Removes references. More than there are is an error, without an effect; an H100 accepts them, and what happens
-    /// then is not documented.
+    /// Removes references. More than there are is an error, without an effect; an H100 accepts
+    /// them, and what happens then is not documented.
     pub(crate) fn release(&mut self, number: u32, fewer: u32) -> Outcome {
         let reference = self.0.get_mut(&number).ok_or(ERROR_INVALID_VALUE)?;
         reference.count = reference.count.checked_sub(fewer).ok_or(ERROR_INVALID_VALUE)?;

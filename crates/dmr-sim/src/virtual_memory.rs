@@ -200,8 +200,8 @@ impl Machine {
         if rights > Rights::None && whole.iter().any(is_out_of_reach) {
             return Err(ERROR_INVALID_DEVICE);
         }
-        // The driver sets the rights up to the first hole, and returns success if there is a mapping
-        // behind it.
+        // The driver sets the rights up to the first hole, and returns success if there is a
+        // mapping behind it.
         let mut next = at;
         let mut reached = Vec::new();
         for &start in &whole {
@@ -234,7 +234,8 @@ impl Machine {
         Ok(mapping.rights(device))
     }
 
-    /// Reports mapped, reserved and physical memory at the end, but none with a block of a library (`has_blocks`).
+    /// Reports mapped, reserved and physical memory at the end, but none with a block of a library
+    /// (`has_blocks`).
     pub(crate) fn virtual_leaks(
         &self,
         has_blocks: &dyn Fn(u64, u64) -> bool,
@@ -270,8 +271,8 @@ impl Machine {
         whole.ok_or(ERROR_INVALID_VALUE)
     }
 
-    /// Reports a use of a mapping that the host has not found complete, and that needs more rights than
-    /// `left`.
+    /// Reports a use of a mapping that the host has not found complete, and that needs more rights
+    /// than `left`.
     fn check_pending(&mut self, start: u64, left: Rights, by: &Site) {
         let clock = self.host_clock();
         let by = by.clone();

@@ -1,4 +1,5 @@
-//! Waits of a driver call: for operations, and for host callbacks and kernels, which run without the lock.
+//! Waits of a driver call: for operations, and for host callbacks and kernels, which run without
+//! the lock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -95,13 +96,15 @@ impl Session<'_> {
         }
     }
 
-    /// Returns the first operation that [`synchronize_stream`](Self::synchronize_stream) would wait for.
+    /// Returns the first operation that [`synchronize_stream`](Self::synchronize_stream) would wait
+    /// for.
     pub(crate) fn unfinished(&self, stream: u32) -> Option<Epoch> {
         let lasts = self.waited_with(stream).into_iter().map(|stream| self.last(stream));
         lasts.into_iter().find(|last| !self.executed(*last))
     }
 
-    /// Runs as much work of the device as the policy chooses, and a launch that too many checks wait for.
+    /// Runs as much work of the device as the policy chooses, and a launch that too many checks
+    /// wait for.
     pub(crate) fn let_run(&mut self) {
         while let Some(step) = self.step_by_itself()
             && self.complete(step)
@@ -109,7 +112,8 @@ impl Session<'_> {
         self.run_launches(Machine::overdue);
     }
 
-    /// Runs the launches that checks wait for. One that waits for a word, or for a host callback, is left.
+    /// Runs the launches that checks wait for. One that waits for a word, or for a host callback,
+    /// is left.
     pub(crate) fn run_checks(&mut self) {
         self.run_launches(Machine::awaited);
     }
@@ -124,7 +128,8 @@ impl Session<'_> {
         }
     }
 
-    /// Starts a thread that runs the work that the host may wait for without a driver call, if there is some.
+    /// Starts a thread that runs the work that the host may wait for without a driver call, if
+    /// there is some.
     pub(crate) fn run_for_host(&mut self) {
         if self.host_may_wait == 0 || self.runs_for_host {
             return;
@@ -140,7 +145,8 @@ impl Session<'_> {
                 }
                 let is_idle = calls.replace(session.calls) == Some(session.calls);
                 session.ticks += 1;
-                // Calls may run the work, and a call that waits for a prompt host callback goes on by itself.
+                // Calls may run the work, and a call that waits for a prompt host callback goes on
+                // by itself.
                 let age = match session.waiting {
                     0 if is_idle => 0,
                     0 => PATIENCE,
@@ -169,7 +175,8 @@ impl Session<'_> {
         true
     }
 
-    /// Runs a kernel. Calls that need no memory run on other threads meanwhile; others wait for its end.
+    /// Runs a kernel. Calls that need no memory run on other threads meanwhile; others wait for its
+    /// end.
     fn run_kernel(&mut self, mut kernel: Box<RunningKernel>) {
         self.machine = None;
         let outcome = kernel.run();
@@ -182,8 +189,8 @@ impl Session<'_> {
         self.machine = Some(machine);
     }
 
-    /// Starts a host callback on a thread of its own, as the driver does: a callback that waits for the
-    /// program blocks its stream, and no other work.
+    /// Starts a host callback on a thread of its own, as the driver does: a callback that waits for
+    /// the program blocks its stream, and no other work.
     fn call_host(&mut self, call: HostCall, stream: u32) {
         let shared = Arc::clone(self.shared);
         let run = move || {

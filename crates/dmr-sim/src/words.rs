@@ -2,8 +2,9 @@
 //! the write that ends a wait, and the resulting order of the work behind it.
 //!
 //! Races are found at submission, and a wait may be submitted before the write that it waits for.
-//! Until such a write is submitted the wait is *open*: the operations that it comes after are not known, so no
-//! work behind it is reported as unordered. Words are identified by their physical address.
+//! Until such a write is submitted the wait is *open*: the operations that it comes after are not
+//! known, so no work behind it is reported as unordered. Words are identified by their physical
+//! address.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -150,9 +151,9 @@ impl Words {
         }
     }
 
-    /// Adds a wait of a stream, which comes after all of `clock`, for the word. Returns the operations that it
-    /// comes after in addition; `None`: the wait is open. `is_host`: the host may have reset the word without a
-    /// call.
+    /// Adds a wait of a stream, which comes after all of `clock`, for the word. Returns the
+    /// operations that it comes after in addition; `None`: the wait is open. `is_host`: the host
+    /// may have reset the word without a call.
     pub(crate) fn waited(
         &mut self,
         at: u64,
@@ -200,8 +201,8 @@ impl Words {
         }
     }
 
-    /// Closes an open wait: all operations that come after it come after all of `gained`. `is_current`: no clock of
-    /// a logged check needs the order of an earlier wait.
+    /// Closes an open wait: all operations that come after it come after all of `gained`.
+    /// `is_current`: no clock of a logged check needs the order of an earlier wait.
     pub(crate) fn close(&mut self, wait: Epoch, gained: &Clock, is_current: bool) {
         self.open.retain(|open| open.epoch != wait);
         while is_current && self.late.len() >= REMEMBERED {
@@ -215,7 +216,8 @@ impl Words {
         }
     }
 
-    /// Returns a clock, taken while waits were open or not checked yet, with the order of those that have been closed since.
+    /// Returns a clock, taken while waits were open or not checked yet, with the order of those
+    /// that have been closed since.
     pub(crate) fn up_to_date(&self, mut clock: Clock) -> Clock {
         for (wait, gained) in &self.late {
             if clock.covers(*wait) {

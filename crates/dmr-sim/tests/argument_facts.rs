@@ -1,5 +1,5 @@
-//! Facts about wrong and unusual arguments, defaults and occupancy that the simulator models. Each test checks some on
-//! the driver that this process uses, simulated or not.
+//! Facts about wrong and unusual arguments, defaults and occupancy that the simulator models. Each
+//! test checks some on the driver that this process uses, simulated or not.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;
@@ -10,10 +10,12 @@ use std::ptr::null_mut;
 use cudarc::driver::sys::{self, CUfunction, CUresult};
 use support::gpu::{self, device};
 
-/// Calls the driver, and returns its code; a comment at the call says why wrong arguments are harmless.
+/// Calls the driver, and returns its code; a comment at the call says why wrong arguments are
+/// harmless.
 macro_rules! call {
     ($($call:tt)*) => {
-        // SAFETY: the driver checks what is wrong here on purpose, as was observed on an H200; the rest is right.
+        // SAFETY: the driver checks what is wrong here on purpose, as was observed on an H200; the
+        // rest is right.
         unsafe { sys::$($call)* as i32 }
     };
 }
@@ -22,8 +24,8 @@ const INVALID_VALUE: i32 = CUresult::CUDA_ERROR_INVALID_VALUE as i32;
 const INVALID_DEVICE: i32 = CUresult::CUDA_ERROR_INVALID_DEVICE as i32;
 const NOT_REGISTERED: i32 = CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED as i32;
 
-/// Returns a function as CUDA 12.0 has it: some wrong arguments are no value of the type that the bindings have for them,
-/// and later versions have other arguments under the same name.
+/// Returns a function as CUDA 12.0 has it: some wrong arguments are no value of the type that the
+/// bindings have for them, and later versions have other arguments under the same name.
 fn function(name: &CStr) -> *mut c_void {
     let mut found = null_mut();
     assert_eq!(call!(cuGetProcAddress_v2(name.as_ptr(), &mut found, 12_000, 0, null_mut())), 0);

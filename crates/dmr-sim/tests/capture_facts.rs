@@ -1,7 +1,8 @@
-//! Facts about stream capture that the simulator models. Each test checks one on the driver that this process uses,
-//! simulated or not.
+//! Facts about stream capture that the simulator models. Each test checks one on the driver that
+//! this process uses, simulated or not.
 //!
-//! On a GPU each test needs a process of its own, or one thread for all: a capture in one affects the others.
+//! On a GPU each test needs a process of its own, or one thread for all: a capture in one affects
+//! the others.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use cudarc::driver::sys;
 use support::gpu::machine;
 
-/// Returns the folders of all versions of cudarc in cargo's home: those that any program of this machine uses.
-/// `cargo metadata` is not asked: it refuses where packages of other platforms were never downloaded.
+/// Returns the folders of all versions of cudarc in cargo's home: those that any program of this
+/// machine uses. `cargo metadata` is not asked: it refuses where packages of other platforms were
+/// never downloaded.
 fn bindings() -> Vec<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
@@ -30,7 +31,8 @@ fn bindings() -> Vec<PathBuf> {
     found
 }
 
-/// Returns the driver's functions that the bindings in this folder look up: the names in string literals.
+/// Returns the driver's functions that the bindings in this folder look up: the names in string
+/// literals.
 fn names(bindings: &Path) -> BTreeSet<String> {
     let source = std::fs::read_to_string(bindings.join("src/driver/sys/mod.rs")).expect("bindings");
     let literals = source.split('"').skip(1).step_by(2);

@@ -6,7 +6,8 @@
 
 use std::process::Command;
 
-/// Selects a driver, and prints it for the parent; with `INSTALLED` the program installs the simulator before.
+/// Selects a driver, and prints it for the parent; with `INSTALLED` the program installs the
+/// simulator before.
 #[test]
 #[ignore = "run by the other tests of this file, with DMR_DRIVER set"]
 fn child() {

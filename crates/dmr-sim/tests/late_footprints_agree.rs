@@ -1,8 +1,9 @@
-//! Programs whose kernels record their footprints while they run have the verdict of the same programs with declared
-//! footprints: random programs under every scheduling policy, judged by the oracle.
+//! Programs whose kernels record their footprints while they run have the verdict of the same
+//! programs with declared footprints: random programs under every scheduling policy, judged by the
+//! oracle.
 //!
-//! Some launches are recorded, or all of them. A program without a finding computes the same bytes as in
-//! submission order.
+//! Some launches are recorded, or all of them. A program without a finding computes the same bytes
+//! as in submission order.
 
 mod support;
 

@@ -1,8 +1,10 @@
-//! The simulator and the brute-force oracle agree on 10,000 random programs under every scheduling policy.
+//! The simulator and the brute-force oracle agree on 10,000 random programs under every scheduling
+//! policy.
 //!
-//! For each program: there are reports if and only if the oracle has findings; the first report concerns the
-//! operation of the oracle's first finding, and has its kind; each report is a finding of the oracle; a program without
-//! a finding computes the same bytes as in submission order; the same seed gives the same run.
+//! For each program: there are reports if and only if the oracle has findings; the first report
+//! concerns the operation of the oracle's first finding, and has its kind; each report is a finding
+//! of the oracle; a program without a finding computes the same bytes as in submission order; the
+//! same seed gives the same run.
 #![allow(clippy::print_stdout)] // prints the cost of the comparison
 
 mod support;

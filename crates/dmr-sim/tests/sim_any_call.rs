@@ -198,8 +198,8 @@ struct Holdings {
 
 /// A device's memory.
 const CAPACITY: usize = 4 << 20;
-/// Bytes of the host memory for copies, which they never exceed: mappings can be larger than the memory of a device, but
-/// not this large and contiguous with few calls.
+/// Bytes of the host memory for copies, which they never exceed: mappings can be larger than the
+/// memory of a device, but not this large and contiguous with few calls.
 const HOST: usize = 64 << 20;
 
 unsafe extern "C" fn nothing(_: *mut c_void) {}
@@ -307,8 +307,8 @@ fn function(name: &CStr) -> Any {
         libc::dlsym(library, name.as_ptr())
     };
     assert!(!found.is_null(), "{name:?}");
-    // SAFETY: a function of at most eleven integers and pointers; on the platforms of the simulator further arguments
-    // are the caller's responsibility.
+    // SAFETY: a function of at most eleven integers and pointers; on the platforms of the simulator
+    // further arguments are the caller's responsibility.
     unsafe { std::mem::transmute::<*mut c_void, Any>(found) }
 }
 
@@ -397,8 +397,8 @@ fn run(seed: u64, policy: Policy, calls: usize, codes: &mut BTreeMap<(usize, i32
         if let Some(stream) = ends_capture {
             a[0] = stream;
         }
-        // SAFETY: out-pointers are null or point to 64 words; host ranges are as long as any copy that the device's
-        // capacity lets through; everything else is for the simulator to check.
+        // SAFETY: out-pointers are null or point to 64 words; host ranges are as long as any copy
+        // that the device's capacity lets through; everything else is for the simulator to check.
         let code = unsafe {
             functions[which](a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10])
         };

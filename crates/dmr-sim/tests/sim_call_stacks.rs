@@ -1,4 +1,5 @@
-//! Call stacks in reports: the frames of the program, the innermost first, where a test asks for them.
+//! Call stacks in reports: the frames of the program, the innermost first, where a test asks for
+//! them.
 
 #![allow(unsafe_code, reason = "cudarc's streams are used without its tracking")]
 

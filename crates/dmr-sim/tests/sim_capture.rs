@@ -138,7 +138,8 @@ fn a_capture_begins_and_ends_once() {
 
 fn exchange(mode: i32) -> (i32, i32) {
     let mut mode = mode;
-    // SAFETY: the mode is valid for reading and writing; the driver refuses a number that is no mode.
+    // SAFETY: the mode is valid for reading and writing; the driver refuses a number that is no
+    // mode.
     let code = unsafe { sys::cuThreadExchangeStreamCaptureMode((&raw mut mode).cast()) };
     (code as i32, mode)
 }

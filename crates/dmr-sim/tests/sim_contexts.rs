@@ -90,7 +90,8 @@ fn sim_a_limit_keeps_its_value() {
     let (_universe, _gpu) = machine();
     let limit = CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE;
     let mut value = 0;
-    // SAFETY: as above; the last two limits are one that the device does not have, and one that does not exist.
+    // SAFETY: as above; the last two limits are one that the device does not have, and one that
+    // does not exist.
     unsafe {
         assert_eq!(sys::cuCtxGetLimit(&mut value, limit), CUDA_SUCCESS);
         assert_eq!(value, 8 << 20);

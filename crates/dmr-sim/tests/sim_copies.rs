@@ -1,4 +1,5 @@
-//! Copies and fills: their bytes, the time at which they read the source, and the waits of the host.
+//! Copies and fills: their bytes, the time at which they read the source, and the waits of the
+//! host.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;

@@ -1,4 +1,5 @@
-//! Copies and memsets of two and three dimensions: their bytes, their races, and the waits of the host.
+//! Copies and memsets of two and three dimensions: their bytes, their races, and the waits of the
+//! host.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;

@@ -1,4 +1,5 @@
-//! cudarc's own safe interface, unmodified, on the simulated driver; and the race that its slices hide.
+//! cudarc's own safe interface, unmodified, on the simulated driver; and the race that its slices
+//! hide.
 
 mod support;
 
@@ -83,7 +84,8 @@ fn a_registered_kernel_is_launched_like_a_compiled_one() {
 
 #[allow(unsafe_code)]
 fn launch(mut builder: cudarc::driver::LaunchArgs<'_>) {
-    // SAFETY: the arguments match the parameters of the PTX, and the closure stays inside the slice.
+    // SAFETY: the arguments match the parameters of the PTX, and the closure stays inside the
+    // slice.
     unsafe { builder.launch(LaunchConfig::for_num_elems(3)) }.unwrap();
 }
 

@@ -1,4 +1,5 @@
-//! A forked child has no driver: every call is refused, and none waits for a lock that no thread holds.
+//! A forked child has no driver: every call is refused, and none waits for a lock that no thread
+//! holds.
 #![allow(unsafe_code)] // forks
 
 mod support;
@@ -11,7 +12,8 @@ fn a_forked_child_is_refused() {
     let (_universe, gpu) = machine();
     let stream = gpu::stream();
     let block = malloc(64).unwrap();
-    // SAFETY: the child calls the driver, which the simulator allows, and ends without running anything else.
+    // SAFETY: the child calls the driver, which the simulator allows, and ends without running
+    // anything else.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut value = 0;

@@ -39,7 +39,8 @@ fn sim_a_node_has_the_order_and_the_parameters_that_it_was_made_with() {
     let [mut root, mut host, mut record, mut wait, mut memory, mut free] = [null_mut(); 6];
     let call = sys::CUDA_HOST_NODE_PARAMS { fn_: Some(nothing), userData: data };
     let mut zeroed = MaybeUninit::<sys::CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
-    // SAFETY: an allocation type of 1 is valid, and so is zero for all other parts but the type of location.
+    // SAFETY: an allocation type of 1 is valid, and so is zero for all other parts but the type of
+    // location.
     let (properties, alloc) = unsafe {
         let at = zeroed.as_mut_ptr();
         (*at).poolProps.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -48,7 +49,8 @@ fn sim_a_node_has_the_order_and_the_parameters_that_it_was_made_with() {
         (*at).bytesize = 4096;
         (at, &mut *at)
     };
-    // SAFETY: the pointers are null or to live locals, and there is one node at each list of nodes before.
+    // SAFETY: the pointers are null or to live locals, and there is one node at each list of nodes
+    // before.
     unsafe {
         sys::cuGraphCreate(&mut graph, 0).result().unwrap();
         sys::cuGraphAddEmptyNode(&mut root, graph, null_mut(), 0).result().unwrap();

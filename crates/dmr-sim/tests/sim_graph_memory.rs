@@ -15,7 +15,8 @@ const AUTO_FREE: u64 = 1;
 
 fn begin(stream: CUstream) {
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
-    // SAFETY: the simulator checks its arguments, and out-pointers are to live locals; so for all calls here.
+    // SAFETY: the simulator checks its arguments, and out-pointers are to live locals; so for all
+    // calls here.
     assert_eq!(unsafe { sys::cuStreamBeginCapture_v2(stream, mode) }, CUDA_SUCCESS);
 }
 
@@ -223,8 +224,8 @@ fn usage(device: i32) -> [u64; 4] {
     })
 }
 
-/// Captures an allocation of 64 MiB, and one of 32 MiB that is made when the first was freed. Returns the graph and the
-/// second address, whose memory stays allocated.
+/// Captures an allocation of 64 MiB, and one of 32 MiB that is made when the first was freed.
+/// Returns the graph and the second address, whose memory stays allocated.
 fn two_blocks(stream: CUstream) -> (CUgraph, u64) {
     begin(stream);
     let first = allocate(64 * MIB, stream);

@@ -1,4 +1,5 @@
-//! Parameters of nodes that are changed, nodes by generic parameters, and captures that a program looks into.
+//! Parameters of nodes that are changed, nodes by generic parameters, and captures that a program
+//! looks into.
 //!
 //! The functions are called by name: their bindings depend on the version of CUDA.
 #![allow(unsafe_code)] // the driver is called directly

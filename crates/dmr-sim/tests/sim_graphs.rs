@@ -20,7 +20,8 @@ use CUresult::{CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS};
 
 fn begin(stream: CUstream) {
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
-    // SAFETY: the simulator checks its arguments, and out-pointers are to live locals; so for all calls here.
+    // SAFETY: the simulator checks its arguments, and out-pointers are to live locals; so for all
+    // calls here.
     assert_eq!(unsafe { sys::cuStreamBeginCapture_v2(stream, mode) }, CUDA_SUCCESS);
 }
 

@@ -1,5 +1,5 @@
-//! Host functions, and words in pinned memory: a program that waits for one without a driver call ends, and what it
-//! submits afterwards is ordered. Without them the same seed gives the same run.
+//! Host functions, and words in pinned memory: a program that waits for one without a driver call
+//! ends, and what it submits afterwards is ordered. Without them the same seed gives the same run.
 #![allow(unsafe_code)] // the driver is called directly
 
 use std::ffi::c_void;
@@ -168,7 +168,8 @@ fn no_work_runs_without_a_call_unless_the_host_may_wait_for_it() {
     stream.synchronize().unwrap();
 }
 
-/// Returns what 200 queries of three streams return between fills, with a pause before some of them.
+/// Returns what 200 queries of three streams return between fills, with a pause before some of
+/// them.
 fn queried(seed: u64, pause: Duration) -> Vec<bool> {
     let universe = Universe::builder().seed(seed).build().unwrap();
     let gpu = CudaContext::new(universe.ordinal(0)).unwrap();

@@ -1,4 +1,5 @@
-//! Module images: fat binaries, linked texts, variables with addresses; and what cannot be loaded, with the reason.
+//! Module images: fat binaries, linked texts, variables with addresses; and what cannot be loaded,
+//! with the reason.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;
@@ -12,7 +13,8 @@ use support::gpu::{self, fill, launch_threads, machine, malloc};
 
 use CUresult::CUDA_SUCCESS;
 
-/// Fat binaries with `scale(float* values, float factor)`, which multiplies the value of each thread.
+/// Fat binaries with `scale(float* values, float factor)`, which multiplies the value of each
+/// thread.
 const FAT_BINARIES: [(&[u8], &CStr); 4] = [
     (
         include_bytes!("../../dmr-ptx/tests/fixtures/fatbin_plain.fatbin"),
@@ -94,8 +96,8 @@ fn load_with(image: *const c_void, logs: &mut Logs) -> Result<CUmodule, CUresult
     let mut module = null_mut();
     let options = logs.options.as_mut_ptr();
     let values = logs.values.as_mut_ptr();
-    // SAFETY: the image is PTX text or a whole binary, the buffers are as long as the options say, all pointers are
-    // valid; so for all calls here.
+    // SAFETY: the image is PTX text or a whole binary, the buffers are as long as the options say,
+    // all pointers are valid; so for all calls here.
     match unsafe { sys::cuModuleLoadDataEx(&mut module, image, 4, options, values) } {
         CUDA_SUCCESS => Ok(module),
         code => Err(code),

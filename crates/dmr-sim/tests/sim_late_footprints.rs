@@ -1,5 +1,6 @@
-//! A launch whose footprint is recorded while it runs is checked as if it had declared it at its submission,
-//! whatever happens to the memory in between. Each program, and the smallest change that cures it, under every policy.
+//! A launch whose footprint is recorded while it runs is checked as if it had declared it at its
+//! submission, whatever happens to the memory in between. Each program, and the smallest change
+//! that cures it, under every policy.
 
 mod support;
 
@@ -86,7 +87,8 @@ fn memory_that_is_freed_behind_the_launch_is_still_there_when_it_runs() {
 
 #[test]
 fn a_launch_before_a_free_is_not_charged_to_the_next_owner_of_the_address() {
-    // The launch is ordered before the free, and not before the next owner's use, which the driver orders.
+    // The launch is ordered before the free, and not before the next owner's use, which the driver
+    // orders.
     assert_eq!(
         findings(|m| {
             let block = malloc_async(64, m.a).unwrap();

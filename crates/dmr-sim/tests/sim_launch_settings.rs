@@ -1,4 +1,5 @@
-//! The settings of launches of PTX: clusters, the limits of the kernel's text, and the checks and limits of the universe.
+//! The settings of launches of PTX: clusters, the limits of the kernel's text, and the checks and
+//! limits of the universe.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;

@@ -1,5 +1,5 @@
-//! A long run stays flat: streams that come and go, their work, events and graphs need no more of the host's memory, and
-//! long graphs take a time in proportion.
+//! A long run stays flat: streams that come and go, their work, events and graphs need no more of
+//! the host's memory, and long graphs take a time in proportion.
 #![allow(unsafe_code)] // a counting allocator, and the driver is called directly
 #![allow(clippy::print_stdout, reason = "the soak prints its figures")]
 
@@ -41,7 +41,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Captures `nodes` memsets and launches the graph. Returns the time that its instantiation has taken.
+/// Captures `nodes` memsets and launches the graph. Returns the time that its instantiation has
+/// taken.
 fn launch_a_graph(stream: CUstream, block: u64, nodes: usize) -> Duration {
     let mut graph = null_mut();
     let mut executable = null_mut();

@@ -22,7 +22,8 @@ const PTX: &CStr = c"
 .visible .entry other() { ret; }
 ";
 
-/// Registers `write`: fills memory with a byte. Returns the bytes of its second parameter in each launch.
+/// Registers `write`: fills memory with a byte. Returns the bytes of its second parameter in each
+/// launch.
 fn register(universe: &Universe) -> Arc<Mutex<Vec<u8>>> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = seen.clone();
@@ -39,7 +40,8 @@ fn register(universe: &Universe) -> Arc<Mutex<Vec<u8>>> {
 
 fn load(image: *const c_void) -> CUmodule {
     let mut module = null_mut();
-    // SAFETY: the image is PTX text or of this driver, the pointer to a live local; so for all calls here.
+    // SAFETY: the image is PTX text or of this driver, the pointer to a live local; so for all
+    // calls here.
     assert_eq!(unsafe { sys::cuModuleLoadData(&mut module, image) }, CUDA_SUCCESS);
     module
 }

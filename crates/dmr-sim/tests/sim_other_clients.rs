@@ -1,4 +1,5 @@
-//! Promises of the driver that programs in other languages rely on, and that no function's manual states.
+//! Promises of the driver that programs in other languages rely on, and that no function's manual
+//! states.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;

@@ -1,5 +1,5 @@
-//! Kernels with one planted fault each: found, with the kind, or missed, as the page about missed faults says. The repaired
-//! kernel has no finding.
+//! Kernels with one planted fault each: found, with the kind, or missed, as the page about missed
+//! faults says. The repaired kernel has no finding.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;
@@ -13,9 +13,9 @@ use support::gpu::{self, Gpu};
 
 const PAGE: &str = include_str!("../../../docs/src/missed-faults.md");
 
-/// A kernel with a fault. Its parameters `%d1` to `%d4` are four buffers one behind the other, of 4,096 bytes each; `%r1` is
-/// the number of the thread, `%r2` that of the block, and `%d5` and `%d6` are addresses in the first two, a word for each
-/// thread of the block.
+/// A kernel with a fault. Its parameters `%d1` to `%d4` are four buffers one behind the other, of
+/// 4,096 bytes each; `%r1` is the number of the thread, `%r2` that of the block, and `%d5` and
+/// `%d6` are addresses in the first two, a word for each thread of the block.
 struct Planted {
     name: &'static str,
     grid: u32,

@@ -1,4 +1,5 @@
-//! `CUmemoryPool`: which memory an allocation may reuse, what the counters say, when memory goes back to the device.
+//! `CUmemoryPool`: which memory an allocation may reuse, what the counters say, when memory goes
+//! back to the device.
 
 mod support;
 
@@ -19,10 +20,12 @@ use Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT as USED;
 use Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH as USED_HIGH;
 
 const MIB: usize = 1 << 20;
-/// A multiple of what any driver takes from the device at once, so that nothing is left beside a block.
+/// A multiple of what any driver takes from the device at once, so that nothing is left beside a
+/// block.
 const WHOLE: usize = 64 * MIB;
 
-/// A device that runs work when it is waited for, and a pool that keeps its memory, with these kinds of reuse.
+/// A device that runs work when it is waited for, and a pool that keeps its memory, with these
+/// kinds of reuse.
 fn pool_with(reuse: &[Attribute]) -> (Universe, Gpu, CUmemoryPool) {
     let (universe, gpu) = lazy(16 << 30);
     let pool = gpu::pool(gpu.device);

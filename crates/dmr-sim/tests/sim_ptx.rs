@@ -1,4 +1,5 @@
-//! Kernels without a registered body run as PTX: their bytes, races to the byte with thread and line, accesses out of bounds.
+//! Kernels without a registered body run as PTX: their bytes, races to the byte with thread and
+//! line, accesses out of bounds.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;
@@ -305,7 +306,8 @@ fn a_kernel_at_the_end_of_the_address_space_is_a_finding() {
     assert!(found.iter().all(|report| report.kind == ReportKind::OutOfBounds), "{found:?}");
 }
 
-/// Kernels that store an unwritten word of shared memory in `out[0]`; `own` copies `out[0]` to `out[2]`.
+/// Kernels that store an unwritten word of shared memory in `out[0]`; `own` copies `out[0]` to
+/// `out[2]`.
 const UNDEFINED: &str = ".version 8.0\n.target sm_80\n.address_size 64
     .visible .entry store(.param .u64 out) {
         .reg .b32 %r<4>; .reg .b64 %d; .shared .u32 tile[2]; ld.param.u64 %d, [out];
@@ -367,7 +369,8 @@ fn a_read_of_a_value_that_no_thread_has_written_names_the_store() {
         assert_eq!(first(whole).place.unwrap().line(), line);
         assert_eq!((whole.address, whole.bytes), (out, 4));
         assert!(whole.to_string().contains("stored, but never written"), "{whole}");
-        // The store of these bytes is that of the first byte of the word, which is not known any more.
+        // The store of these bytes is that of the first byte of the word, which is not known any
+        // more.
         assert_eq!((&*first(part).operation, first(part).place), ("kernel store", None));
     }
 }

@@ -1,4 +1,5 @@
-//! Each kind of finding: the smallest program that causes it, and the smallest change that cures it.
+//! Each kind of finding: the smallest program that causes it, and the smallest change that cures
+//! it.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Kernels whose accesses the simulator records: plain and atomic ones, single bytes, places; and when findings appear.
+//! Kernels whose accesses the simulator records: plain and atomic ones, single bytes, places; and
+//! when findings appear.
 
 mod support;
 

@@ -1,5 +1,6 @@
-//! Random programs with words that streams wait for, blocks of a pool, virtual memory and atomic operations have the same
-//! findings whether their kernels declare what they touch or the simulator records it.
+//! Random programs with words that streams wait for, blocks of a pool, virtual memory and atomic
+//! operations have the same findings whether their kernels declare what they touch or the simulator
+//! records it.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;
@@ -173,8 +174,8 @@ fn step(rng: &mut Rng, has_words: bool) -> Step {
     let value = rng.between(1, 3) as u32;
     match rng.below(30) {
         0..=8 => {
-            // A launch that faults has written a part of its memory, or nothing if that was declared. So none that can
-            // fault writes words.
+            // A launch that faults has written a part of its memory, or nothing if that was
+            // declared. So none that can fault writes words.
             let can_fault = rng.chance(50);
             let [reads, writes, atomics] = [(); 3].map(|()| {
                 let drawn = range(rng, has_words);
@@ -258,7 +259,8 @@ impl Machine {
     fn new(universe: &Universe, seed: u64, recorded_percent: usize) -> Machine {
         let gpu = Gpu::new(universe);
         let pool = gpu::default_pool(gpu.device);
-        // The driver's pool takes memory of its own stream only, so that addresses depend on the program alone.
+        // The driver's pool takes memory of its own stream only, so that addresses depend on the
+        // program alone.
         for attribute in [
             Attribute::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES,
             Attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC,

@@ -1,4 +1,5 @@
-//! Kernels and host callbacks may not call the driver or their universe: they get an error, not a deadlock.
+//! Kernels and host callbacks may not call the driver or their universe: they get an error, not a
+//! deadlock.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;
@@ -195,7 +196,8 @@ fn other_threads_query_while_a_kernel_runs_and_allocate_when_it_has_ended() {
                 let gpu = &gpu;
                 let others = scope.spawn(move || {
                     begun.recv().unwrap();
-                    // A call that needs memory is held until the kernel has ended; the queries are not behind it.
+                    // A call that needs memory is held until the kernel has ended; the queries are
+                    // not behind it.
                     let allocating = scope.spawn(move || {
                         gpu.bind();
                         let other = malloc(64).unwrap();

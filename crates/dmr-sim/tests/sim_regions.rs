@@ -1,4 +1,5 @@
-//! A pool's blocks: heaps and regions are reported to the simulator, which then checks them like allocations.
+//! A pool's blocks: heaps and regions are reported to the simulator, which then checks them like
+//! allocations.
 
 mod support;
 

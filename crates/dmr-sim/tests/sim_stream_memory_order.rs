@@ -1,4 +1,5 @@
-//! The order that words make between streams: which work comes after which once a wait has ended, and what is a race still.
+//! The order that words make between streams: which work comes after which once a wait has ended,
+//! and what is a race still.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;

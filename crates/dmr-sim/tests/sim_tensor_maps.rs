@@ -1,4 +1,5 @@
-//! Launches that need more of the driver than arguments: tensor maps, and the workspace of cooperative launches.
+//! Launches that need more of the driver than arguments: tensor maps, and the workspace of
+//! cooperative launches.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;

@@ -23,7 +23,8 @@ unsafe extern "C" fn destroy(data: *mut c_void) {
 fn create(count: &'static AtomicUsize, references: u32) -> CUuserObject {
     let mut object = null_mut();
     let data = (&raw const *count).cast_mut().cast();
-    // SAFETY: the simulator checks its arguments, and out-pointers are to live locals; so for all calls here.
+    // SAFETY: the simulator checks its arguments, and out-pointers are to live locals; so for all
+    // calls here.
     let code = unsafe { sys::cuUserObjectCreate(&mut object, data, Some(destroy), references, 1) };
     assert_eq!(code, DONE);
     object

@@ -1,4 +1,5 @@
-//! Virtual memory calls with wrong arguments, out of order, on devices without it, and with faults planted.
+//! Virtual memory calls with wrong arguments, out of order, on devices without it, and with faults
+//! planted.
 #![allow(unsafe_code)] // the driver is called directly, with wrong arguments on purpose
 
 mod support;

@@ -1,4 +1,5 @@
-//! Mapping and unmapping in one call: whole memories, whole mappings, and addresses without a mapping.
+//! Mapping and unmapping in one call: whole memories, whole mappings, and addresses without a
+//! mapping.
 #![allow(unsafe_code)] // the driver is called directly, with wrong arguments on purpose
 
 mod support;

@@ -1,4 +1,5 @@
-//! Leaving any one record, wait or synchronisation out of a correct program is either reported or proved harmless.
+//! Leaving any one record, wait or synchronisation out of a correct program is either reported or
+//! proved harmless.
 //!
 //! Left out of the program itself, or swallowed by the driver under a complete program.
 #![allow(clippy::print_stdout)] // prints the number of needed ones

@@ -1,5 +1,5 @@
-//! Facts about user objects of graphs that the simulator models. Each test checks one on the driver that this process
-//! uses, simulated or not.
+//! Facts about user objects of graphs that the simulator models. Each test checks one on the driver
+//! that this process uses, simulated or not.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;
@@ -17,7 +17,8 @@ use CUresult::{CUDA_ERROR_INVALID_VALUE as INVALID, CUDA_SUCCESS as DONE};
 const NO_SYNC: u32 = 1;
 const MOVE: u32 = 1;
 
-/// The number of runs of the destructor. It stays until the process ends, because destructors run at any time.
+/// The number of runs of the destructor. It stays until the process ends, because destructors run
+/// at any time.
 type Count = &'static AtomicUsize;
 
 fn count() -> Count {
@@ -32,7 +33,8 @@ unsafe extern "C" fn destroy(data: *mut c_void) {
 fn create(count: Count, references: u32, flags: u32) -> (CUresult, CUuserObject) {
     let mut object = null_mut();
     let data = (&raw const *count).cast_mut().cast();
-    // SAFETY: the count lives until the process ends, and the out-pointer is to a live local; so for all calls here.
+    // SAFETY: the count lives until the process ends, and the out-pointer is to a live local; so
+    // for all calls here.
     let code =
         unsafe { sys::cuUserObjectCreate(&mut object, data, Some(destroy), references, flags) };
     (code, object)

@@ -1,7 +1,9 @@
-//! Facts about the driver's virtual memory and stream memory operations that the simulator models. Each test checks one
-//! on the driver that this process uses, simulated or not: its name is a question, and it asserts the simulator's result.
+//! Facts about the driver's virtual memory and stream memory operations that the simulator models.
+//! Each test checks one on the driver that this process uses, simulated or not: its name is a
+//! question, and it asserts the simulator's result.
 //!
-//! On a GPU each test needs a process of its own, or one thread for all: a capture in one affects the others.
+//! On a GPU each test needs a process of its own, or one thread for all: a capture in one affects
+//! the others.
 #![allow(unsafe_code)] // the driver is called directly, with wrong arguments on purpose
 
 mod support;
@@ -158,7 +160,8 @@ fn are_mappings_unmapped_in_part_or_several_at_once() {
     assert_eq!(code(unmap(at, 5 * PAGE)), INVALID, "not reserved any more");
 }
 
-/// Runs a check with two memories of two pages mapped at the start of five reserved ones, and `second` pages behind that.
+/// Runs a check with two memories of two pages mapped at the start of five reserved ones, and
+/// `second` pages behind that.
 fn with_two_of_five(second: u64, ask: impl FnOnce([u64; 2], i32)) {
     let (_universe, gpu) = device();
     let at = reserve(5 * PAGE).unwrap();

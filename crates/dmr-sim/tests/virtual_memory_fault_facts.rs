@@ -1,5 +1,5 @@
-//! The fault of a kernel that accesses addresses without a mapping, on the driver that this process uses, in a process
-//! of its own, because the fault ends the context.
+//! The fault of a kernel that accesses addresses without a mapping, on the driver that this process
+//! uses, in a process of its own, because the fault ends the context.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;

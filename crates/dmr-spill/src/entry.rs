@@ -20,11 +20,12 @@ pub(crate) trait Movable: Send + Sync {
     /// Returns when the last guard was dropped, in nanoseconds of the registry's clock.
     fn last_use(&self) -> u64;
 
-    /// Moves the buffer to the host, if it is cold, with a copy on this stream. Returns its bytes; 0 if it is
-    /// not cold any more. After an error it is still on the device.
+    /// Moves the buffer to the host, if it is cold, with a copy on this stream. Returns its bytes;
+    /// 0 if it is not cold any more. After an error it is still on the device.
     fn spill(&self, copies: &StreamLease) -> Result<u64, BufferError>;
 
-    /// Waits while another thread moves the buffer to the host. Returns its bytes if it is there then.
+    /// Waits while another thread moves the buffer to the host. Returns its bytes if it is there
+    /// then.
     fn wait_for_spill(&self) -> u64;
 }
 
@@ -63,8 +64,8 @@ enum State<T: Pod> {
     },
 }
 
-/// A buffer on the device: shared once there has been a shared guard, so that an exclusive guard after another
-/// allocates nothing.
+/// A buffer on the device: shared once there has been a shared guard, so that an exclusive guard
+/// after another allocates nothing.
 enum Resident<T: Pod> {
     Alone(DeviceBuffer<T>),
     Shared(Arc<DeviceBuffer<T>>),
@@ -90,7 +91,8 @@ impl<T: Pod> Entry<T> {
         Self { state, moved: Condvar::new(), last_use: AtomicU64::new(now) }
     }
 
-    /// Returns the buffer for a shared guard, and the bytes that were restored for it, if it was on the host.
+    /// Returns the buffer for a shared guard, and the bytes that were restored for it, if it was on
+    /// the host.
     pub(crate) fn share(
         &self,
         stream: StreamId,
@@ -110,7 +112,8 @@ impl<T: Pod> Entry<T> {
         }
     }
 
-    /// Takes the buffer out for the exclusive guard, which returns it with [`take_back`](Self::take_back).
+    /// Takes the buffer out for the exclusive guard, which returns it with
+    /// [`take_back`](Self::take_back).
     pub(crate) fn lend(
         &self,
         stream: StreamId,
@@ -153,8 +156,8 @@ impl<T: Pod> Entry<T> {
         }
     }
 
-    /// Makes sure that the buffer is on the device, restoring it with work on `stream`. Returns the locked
-    /// state, so that nothing spills it again before the caller has changed it.
+    /// Makes sure that the buffer is on the device, restoring it with work on `stream`. Returns the
+    /// locked state, so that nothing spills it again before the caller has changed it.
     fn on_device(
         &self,
         stream: StreamId,
@@ -206,8 +209,8 @@ impl<T: Pod + Send + Sync> Movable for Entry<T> {
             _ => return Ok(0),
         };
         let bytes = moving.state.bytes();
-        // Its memory is freed after the copy, which is recorded. Before the move ends: a thread that waits for
-        // the spill retries its allocation then.
+        // Its memory is freed after the copy, which is recorded. Before the move ends: a thread
+        // that waits for the spill retries its allocation then.
         drop(moving.become_state(State::OnHost(spilled)));
         drop(moving.end());
         Ok(bytes)
@@ -225,8 +228,8 @@ impl<T: Pod + Send + Sync> Movable for Entry<T> {
     }
 }
 
-/// A move that this thread makes, without a lock. Whatever happens, its end puts a state back: before the copy
-/// has succeeded that is the state before the move.
+/// A move that this thread makes, without a lock. Whatever happens, its end puts a state back:
+/// before the copy has succeeded that is the state before the move.
 struct Move<'a, T: Pod> {
     entry: &'a Entry<T>,
     state: State<T>,
@@ -278,8 +281,8 @@ impl<T: Pod> State<T> {
         }
     }
 
-    /// Takes the buffer out, if it is on the device without a guard, and becomes the state that `after` makes
-    /// of its bytes.
+    /// Takes the buffer out, if it is on the device without a guard, and becomes the state that
+    /// `after` makes of its bytes.
     fn take_alone(&mut self, after: impl FnOnce(u64) -> Self) -> Option<DeviceBuffer<T>> {
         let bytes = self.bytes();
         match mem::replace(self, Self::Lent { bytes }) {

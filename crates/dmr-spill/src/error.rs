@@ -16,8 +16,8 @@ pub enum SpillError {
     #[error(transparent)]
     Buffer(#[from] BufferError),
 
-    /// A restore finds no memory: nothing that could be spilled made enough room. The buffer is still on the
-    /// host.
+    /// A restore finds no memory: nothing that could be spilled made enough room. The buffer is
+    /// still on the host.
     #[non_exhaustive]
     #[error("{} cannot be restored: {source}; {}", human_bytes(*.bytes), Held(.stats))]
     NoRoom {

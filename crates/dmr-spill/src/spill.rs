@@ -21,8 +21,8 @@ const SHARE_OF_COLD: u64 = 16;
 
 /// A registry of buffers that may be spilled. `Clone` is cheap, and names the same registry.
 ///
-/// It leases one stream, for the copies to the host. It keeps the streams alive, and neither the buffers nor
-/// their resource.
+/// It leases one stream, for the copies to the host. It keeps the streams alive, and neither the
+/// buffers nor their resource.
 #[derive(Clone)]
 pub struct Spill(Arc<Registry>);
 
@@ -52,8 +52,8 @@ impl Spill {
         Ok(Self::copying_on(Arc::new(streams.acquire()?)))
     }
 
-    /// Makes another registry, for other buffers, which copies on the same stream as this one: for a tenant, which
-    /// spills its own buffers and leases no stream for that.
+    /// Makes another registry, for other buffers, which copies on the same stream as this one: for
+    /// a tenant, which spills its own buffers and leases no stream for that.
     #[must_use]
     pub fn sibling(&self) -> Self {
         Self::copying_on(Arc::clone(&self.0.copies))
@@ -103,17 +103,19 @@ impl Spill {
         Ok(Spillable::new(entry, Registered { spill: self.clone(), number }))
     }
 
-    /// Spills cold buffers of at least `bytes` bytes, coldest first; returns their bytes. A buffer is colder
-    /// than another if its last guard was dropped earlier, or if it was inserted earlier and has had none.
+    /// Spills cold buffers of at least `bytes` bytes, coldest first; returns their bytes. A buffer
+    /// is colder than another if its last guard was dropped earlier, or if it was inserted earlier
+    /// and has had none.
     ///
-    /// Does not wait for the device: the memory is free once the copies are done, for instance after
-    /// [`reap_pending`](dmr_core::DeviceMemoryResource::reap_pending). Waits for other threads that are
-    /// spilling, if cold buffers are too few, and counts what they have spilled.
+    /// Does not wait for the device: the memory is free once the copies are done, for instance
+    /// after [`reap_pending`](dmr_core::DeviceMemoryResource::reap_pending). Waits for other
+    /// threads that are spilling, if cold buffers are too few, and counts what they have spilled.
     ///
     /// # Errors
     ///
-    /// [`NotEnough`](SpillError::NotEnough): the others are in use, or cannot be moved, because a launch has
-    /// a window open or because pinned memory is refused. What was spilled stays on the host.
+    /// [`NotEnough`](SpillError::NotEnough): the others are in use, or cannot be moved, because a
+    /// launch has a window open or because pinned memory is refused. What was spilled stays on the
+    /// host.
     pub fn free(&self, bytes: u64) -> Result<u64, SpillError> {
         self.check_process()?;
         let mut cold = Vec::new();
@@ -159,10 +161,11 @@ impl Spill {
         Err(SpillError::NotEnough { requested: bytes, spilled, stats, problem })
     }
 
-    /// Returns a callback for [`FailureCallbackLayer`](dmr_adaptors::callbacks::FailureCallbackLayer), which
-    /// spills as many bytes as the refused allocation has requested, and at least 1/16 of the cold bytes:
-    /// an allocation that runs out of memory has waited for device work, and the next ones are to find room.
-    /// It declines when nothing is cold.
+    /// Returns a callback for
+    /// [`FailureCallbackLayer`](dmr_adaptors::callbacks::FailureCallbackLayer), which spills as
+    /// many bytes as the refused allocation has requested, and at least 1/16 of the cold bytes: an
+    /// allocation that runs out of memory has waited for device work, and the next ones are to find
+    /// room. It declines when nothing is cold.
     ///
     /// Memory that was spilled may be in pieces, so an allocation may call it several times.
     pub fn callback(
@@ -227,8 +230,8 @@ impl fmt::Debug for Spill {
     }
 }
 
-/// The first error of a buffer that could not be spilled, and the bytes of the smallest buffer for which pinned
-/// memory was refused.
+/// The first error of a buffer that could not be spilled, and the bytes of the smallest buffer for
+/// which pinned memory was refused.
 struct Refusal {
     error: BufferError,
     no_pinned_memory_for: u64,

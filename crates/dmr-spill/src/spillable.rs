@@ -12,8 +12,8 @@ use crate::entry::{Entry, Place};
 use crate::spill::Registered;
 use crate::{Spill, SpillError};
 
-/// A buffer that is moved to the host when memory runs out, and back when a guard is requested. Made by
-/// [`Spill::insert`].
+/// A buffer that is moved to the host when memory runs out, and back when a guard is requested.
+/// Made by [`Spill::insert`].
 ///
 /// Dropping it frees the buffer, wherever it is, and does not wait.
 pub struct Spillable<T: Pod> {
@@ -26,15 +26,16 @@ impl<T: Pod> Spillable<T> {
         Self { entry, registered }
     }
 
-    /// Returns a guard, which keeps the buffer on the device while it lives. If the buffer is on the host, it
-    /// is restored: memory is allocated with `stream` as its home stream, which may spill others, and filled
-    /// by a recorded copy there. If it is on the device, `stream` is not used.
+    /// Returns a guard, which keeps the buffer on the device while it lives. If the buffer is on
+    /// the host, it is restored: memory is allocated with `stream` as its home stream, which may
+    /// spill others, and filled by a recorded copy there. If it is on the device, `stream` is not
+    /// used.
     ///
-    /// Does not wait for the device, unless the allocation does. If another thread is moving the buffer, this
-    /// waits until that thread has submitted the copy.
+    /// Does not wait for the device, unless the allocation does. If another thread is moving the
+    /// buffer, this waits until that thread has submitted the copy.
     ///
-    /// A guard needs to live until the launch that uses the buffer is finished: from then on a spill waits for
-    /// the recorded use.
+    /// A guard needs to live until the launch that uses the buffer is finished: from then on a
+    /// spill waits for the recorded use.
     ///
     /// # Errors
     ///
@@ -47,8 +48,8 @@ impl<T: Pod> Spillable<T> {
         Ok(OnDevice { buffer, of: self })
     }
 
-    /// Returns the exclusive guard, through which the buffer can be written and grown. Restores the buffer as
-    /// [`on_device`](Self::on_device) does.
+    /// Returns the exclusive guard, through which the buffer can be written and grown. Restores the
+    /// buffer as [`on_device`](Self::on_device) does.
     ///
     /// # Errors
     ///
@@ -118,7 +119,8 @@ impl<T: Pod> fmt::Debug for Spillable<T> {
     }
 }
 
-/// A shared guard of a [`Spillable`], which keeps it on the device. A leaked guard keeps it there for ever.
+/// A shared guard of a [`Spillable`], which keeps it on the device. A leaked guard keeps it there
+/// for ever.
 pub struct OnDevice<'a, T: Pod> {
     buffer: Arc<DeviceBuffer<T>>,
     of: &'a Spillable<T>,
@@ -138,7 +140,8 @@ impl<T: Pod> Drop for OnDevice<'_, T> {
     }
 }
 
-/// The exclusive guard of a [`Spillable`], which keeps it on the device. A leaked guard leaks the buffer.
+/// The exclusive guard of a [`Spillable`], which keeps it on the device. A leaked guard leaks the
+/// buffer.
 pub struct OnDeviceMut<'a, T: Pod> {
     /// `None` while the guard is dropped.
     buffer: Option<DeviceBuffer<T>>,

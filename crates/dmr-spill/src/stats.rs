@@ -20,8 +20,8 @@ impl Amount {
 
 /// The state of a [`Spill`](crate::Spill): bytes of its buffers, and the copies that it has made.
 ///
-/// Buffers change their state while the others are counted; the figures are exact while no other thread uses
-/// the registry.
+/// Buffers change their state while the others are counted; the figures are exact while no other
+/// thread uses the registry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpillStats {

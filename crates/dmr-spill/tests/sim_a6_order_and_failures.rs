@@ -1,4 +1,5 @@
-//! A6: both copies are ordered with all recorded uses, and no failed call loses a buffer or its bytes.
+//! A6: both copies are ordered with all recorded uses, and no failed call loses a buffer or its
+//! bytes.
 
 mod context;
 
@@ -12,8 +13,8 @@ use dmr_spill::SpillError;
 use dmr_streams::DeviceContext;
 use dmr_testkit::{Rig, for_each_driver_call};
 
-/// Writes on one stream, spills, restores on another, reads on a third. Returns the reports of races, and
-/// whether a call failed.
+/// Writes on one stream, spills, restores on another, reads on a third. Returns the reports of
+/// races, and whether a call failed.
 fn travel(rig: &Rig, ctx: &Context) -> Result<Vec<u32>, Box<dyn std::error::Error>> {
     let [written, restored, read] = [rig.stream(), rig.stream(), rig.stream()];
     let mut buffer = ctx.spill.insert(DeviceBuffer::<u32>::zeroed(ctx, &written, LEN)?).unwrap();

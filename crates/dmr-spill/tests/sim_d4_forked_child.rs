@@ -1,4 +1,5 @@
-//! D4: in a forked child nothing is spilled or restored, and no call waits for a lock of the parent's threads.
+//! D4: in a forked child nothing is spilled or restored, and no call waits for a lock of the
+//! parent's threads.
 
 #![cfg(unix)]
 #![allow(unsafe_code, reason = "forks")]

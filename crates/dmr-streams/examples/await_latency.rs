@@ -1,5 +1,5 @@
-//! Measures what a future of a stream's work costs: its latency, its processor time, and the throughput of streams
-//! beside it.
+//! Measures what a future of a stream's work costs: its latency, its processor time, and the
+//! throughput of streams beside it.
 //!
 //! `cargo run --release -p dmr-streams --example await_latency`
 

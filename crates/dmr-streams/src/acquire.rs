@@ -1,4 +1,5 @@
-//! Leases of a pool's own streams: chooses a free slot, and creates its stream when it is first needed.
+//! Leases of a pool's own streams: chooses a free slot, and creates its stream when it is first
+//! needed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,10 +16,10 @@ impl StreamPool {
     /// # Errors
     ///
     /// [`Capacity`](ResourceError::Capacity) when all are leased: no two leases have one stream.
-    /// [`acquire_timeout`](Self::acquire_timeout) waits for one.
-    /// [`Driver`](ResourceError::Driver) if a stream cannot be created.
-    /// [`StreamCapturing`](ResourceError::StreamCapturing) if the first stream captures a graph while the
-    /// second is created. [`ForkedProcess`](ResourceError::ForkedProcess).
+    /// [`acquire_timeout`](Self::acquire_timeout) waits for one. [`Driver`](ResourceError::Driver)
+    /// if a stream cannot be created. [`StreamCapturing`](ResourceError::StreamCapturing) if the
+    /// first stream captures a graph while the second is created.
+    /// [`ForkedProcess`](ResourceError::ForkedProcess).
     pub fn acquire(self: &Arc<Self>) -> ResourceResult<StreamLease> {
         self.acquire_with_priority(self.priority)
     }
@@ -38,26 +39,28 @@ impl StreamPool {
         self.lease(taken, priority)
     }
 
-    /// Leases a stream as [`acquire`](Self::acquire) does, and waits up to `timeout` for one while all are leased.
+    /// Leases a stream as [`acquire`](Self::acquire) does, and waits up to `timeout` for one while
+    /// all are leased.
     ///
-    /// The thread sleeps until a lease is returned, by whichever thread. Calls that wait are served in the order of
-    /// their arrival; `acquire` does not queue. A thread that itself holds all leases waits in vain.
+    /// The thread sleeps until a lease is returned, by whichever thread. Calls that wait are served
+    /// in the order of their arrival; `acquire` does not queue. A thread that itself holds all
+    /// leases waits in vain.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire): [`Capacity`](ResourceError::Capacity) when the time is over. On a lost device
-    /// a call that would wait returns [`DeviceLost`](ResourceError::DeviceLost).
+    /// As [`acquire`](Self::acquire): [`Capacity`](ResourceError::Capacity) when the time is over.
+    /// On a lost device a call that would wait returns [`DeviceLost`](ResourceError::DeviceLost).
     pub fn acquire_timeout(self: &Arc<Self>, timeout: Duration) -> ResourceResult<StreamLease> {
         self.acquire_with_priority_timeout(self.priority, timeout)
     }
 
-    /// Leases a stream of this priority as [`acquire_with_priority`](Self::acquire_with_priority) does, and waits
-    /// for it as [`acquire_timeout`](Self::acquire_timeout) does.
+    /// Leases a stream of this priority as [`acquire_with_priority`](Self::acquire_with_priority)
+    /// does, and waits for it as [`acquire_timeout`](Self::acquire_timeout) does.
     ///
     /// # Errors
     ///
-    /// As [`acquire_timeout`](Self::acquire_timeout). [`Capacity`](ResourceError::Capacity) at once if all streams
-    /// of the pool have other priorities.
+    /// As [`acquire_timeout`](Self::acquire_timeout). [`Capacity`](ResourceError::Capacity) at once
+    /// if all streams of the pool have other priorities.
     pub fn acquire_with_priority_timeout(
         self: &Arc<Self>,
         priority: i32,
@@ -77,8 +80,8 @@ impl StreamPool {
         self.lease(taken, priority)
     }
 
-    /// Returns the streams of the pool's priority in turn, by their permanent ids: for work that needs
-    /// *a* stream and no stream of its own.
+    /// Returns the streams of the pool's priority in turn, by their permanent ids: for work that
+    /// needs *a* stream and no stream of its own.
     ///
     /// Visits all slots in turn, leased or not, and creates streams on its first round.
     ///
@@ -89,8 +92,8 @@ impl StreamPool {
         self.device().refuse_fork()?;
         loop {
             let slot = self.turn.fetch_add(1, Ordering::Relaxed) % self.max_streams();
-            // Skips a stream of another priority, and one that another thread is creating. Slot 0 has
-            // this priority and is created: it ends the search.
+            // Skips a stream of another priority, and one that another thread is creating. Slot 0
+            // has this priority and is created: it ends the search.
             let usable = match self.stream_of(slot) {
                 Some(created) => created.priority == self.priority,
                 None if self.take_empty(slot) => {

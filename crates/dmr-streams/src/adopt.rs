@@ -22,21 +22,22 @@ pub(crate) const PER_THREAD: usize = 2;
 impl StreamPool {
     /// Adopts a stream that cudarc owns, as a lease.
     ///
-    /// The pool keeps it alive until it is [retired](Self::retire_stream). A stream can be adopted again once its
-    /// lease is dropped, and gets the same slot then. The slot of a retired stream is used again once the lease
-    /// is dropped: the next stream in it waits for the last work of the retired one, if that is not done.
+    /// The pool keeps it alive until it is [retired](Self::retire_stream). A stream can be adopted
+    /// again once its lease is dropped, and gets the same slot then. The slot of a retired stream
+    /// is used again once the lease is dropped: the next stream in it waits for the last work of
+    /// the retired one, if that is not done.
     ///
     /// # Errors
     ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another context, for the per-thread
-    /// default stream (it names a different stream on each thread), for the legacy null stream
-    /// ([`adopt_legacy`](Self::adopt_legacy) takes it), for a stream that this pool made itself, and for
-    /// one that is adopted already; [`Capacity`](ResourceError::Capacity) for more than
-    /// [`max_adopted`](crate::StreamPoolConfig::max_adopted) streams that are not retired, or whose leases are not
-    /// dropped; [`StreamCapturing`](ResourceError::StreamCapturing) if the pool's first stream captures a graph,
-    /// unless the pool has a second stream already, and if `stream` does while it would have to wait for a retired
-    /// one; [`ForkedProcess`](ResourceError::ForkedProcess);
-    /// [`Driver`](ResourceError::Driver).
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another context, for the
+    /// per-thread default stream (it names a different stream on each thread), for the legacy null
+    /// stream ([`adopt_legacy`](Self::adopt_legacy) takes it), for a stream that this pool made
+    /// itself, and for one that is adopted already; [`Capacity`](ResourceError::Capacity) for more
+    /// than [`max_adopted`](crate::StreamPoolConfig::max_adopted) streams that are not retired, or
+    /// whose leases are not dropped; [`StreamCapturing`](ResourceError::StreamCapturing) if the
+    /// pool's first stream captures a graph, unless the pool has a second stream already, and if
+    /// `stream` does while it would have to wait for a retired one;
+    /// [`ForkedProcess`](ResourceError::ForkedProcess); [`Driver`](ResourceError::Driver).
     pub fn adopt(self: &Arc<Self>, stream: Arc<CudaStream>) -> ResourceResult<StreamLease> {
         match stream.cu_stream() as usize {
             0 | LEGACY => Err(misuse(StreamProblem::LegacyDefault)),
@@ -57,12 +58,13 @@ impl StreamPool {
     /// # Safety
     ///
     /// - `stream` is a CUDA stream that was not destroyed: the driver looks its context up.
-    /// - It is not destroyed before [`retire_stream`](Self::retire_stream) has returned `Ok` for the lease,
-    ///   or the pool, its leases and everything that tracks uses on it are gone.
-    /// - After that, cudarc's stream that the lease and [`resolve`](Self::resolve) return is not used.
+    /// - It is not destroyed before [`retire_stream`](Self::retire_stream) has returned `Ok` for
+    ///   the lease, or the pool, its leases and everything that tracks uses on it are gone.
+    /// - After that, cudarc's stream that the lease and [`resolve`](Self::resolve) return is not
+    ///   used.
     pub unsafe fn adopt_raw(self: &Arc<Self>, stream: CUstream) -> ResourceResult<StreamLease> {
-        // SAFETY: the caller's obligations; `adopt` refuses a stream of another context, and drops the
-        // wrapper without a driver call.
+        // SAFETY: the caller's obligations; `adopt` refuses a stream of another context, and drops
+        // the wrapper without a driver call.
         self.adopt(unsafe { self.device().context().wrap_borrowed_stream(stream) })
     }
 
@@ -79,17 +81,18 @@ impl StreamPool {
         self.adopt_checked(self.device().context().default_stream())
     }
 
-    /// Retires an adopted stream: records a last event on it, which stands for the stream in every ledger
-    /// from then on. No later call touches the stream, and its ids are refused, also after another stream was
-    /// adopted in its slot. Its owner may destroy it once this has returned `Ok`.
+    /// Retires an adopted stream: records a last event on it, which stands for the stream in every
+    /// ledger from then on. No later call touches the stream, and its ids are refused, also after
+    /// another stream was adopted in its slot. Its owner may destroy it once this has returned
+    /// `Ok`.
     ///
     /// Does not wait; [`retire_stream_timeout`](Self::retire_stream_timeout) does.
     ///
     /// # Errors
     ///
-    /// Nothing has changed then. [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of the pool's
-    /// own, for a returned lease and a retired stream, while a launch that uses the stream is prepared and
-    /// neither finished nor cancelled, and while a call of a thread uses it;
+    /// Nothing has changed then. [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of the
+    /// pool's own, for a returned lease and a retired stream, while a launch that uses the stream
+    /// is prepared and neither finished nor cancelled, and while a call of a thread uses it;
     /// [`StreamCapturing`](ResourceError::StreamCapturing);
     /// [`ForkedProcess`](ResourceError::ForkedProcess); [`DeviceLost`](ResourceError::DeviceLost);
     /// [`Driver`](ResourceError::Driver).
@@ -152,8 +155,8 @@ impl StreamPool {
         ResourceError::stream_misuse(id, problem)
     }
 
-    /// Refuses a stream of another context than the device's. The driver looks it up, because a raw handle
-    /// does not contain its context.
+    /// Refuses a stream of another context than the device's. The driver looks it up, because a raw
+    /// handle does not contain its context.
     fn refuse_other_context(&self, stream: &CudaStream) -> ResourceResult<()> {
         self.device().check()?;
         let mut context = std::ptr::null_mut();
@@ -193,9 +196,9 @@ impl StreamPool {
         Ok(StreamLease::new(Arc::clone(self), id, stream))
     }
 
-    /// Takes the slot that has this stream, or else one without a stream: one that has had none, or the one that was
-    /// retired before all others, because its work is done first. The handle is compared with that of every slot,
-    /// and of streams that other threads are adopting.
+    /// Takes the slot that has this stream, or else one without a stream: one that has had none, or
+    /// the one that was retired before all others, because its work is done first. The handle is
+    /// compared with that of every slot, and of streams that other threads are adopting.
     fn take_slot_for(&self, handle: usize) -> ResourceResult<TakenSlot> {
         // Before the lock: another thread may have held it when the process was forked.
         self.device().refuse_fork()?;

@@ -20,16 +20,17 @@ use crate::{Device, StreamPool, watcher};
 /// A future that is ready when a stream has done the work that was submitted before
 /// [`StreamPool::completed`] returned it.
 ///
-/// For any executor. It borrows nothing, keeps no stream pool and no memory alive, and may be sent to another
-/// thread. Dropping it cancels nothing on the device. Once it is ready, each later poll returns the same
-/// result.
+/// For any executor. It borrows nothing, keeps no stream pool and no memory alive, and may be sent
+/// to another thread. Dropping it cancels nothing on the device. Once it is ready, each later poll
+/// returns the same result.
 ///
-/// Its waker is called on a thread of this library that looks at the events of all streams that are waited
-/// for; a panic in the waker is caught. A waker that blocks holds up the other futures of the process.
+/// Its waker is called on a thread of this library that looks at the events of all streams that are
+/// waited for; a panic in the waker is caught. A waker that blocks holds up the other futures of
+/// the process.
 ///
-/// It does not stay pending if the device is lost or in a forked child: it returns the error. If no thread looks
-/// for it, because none could be started or because the process is ending, each poll looks itself
-/// and wakes its task, so that it is polled again.
+/// It does not stay pending if the device is lost or in a forked child: it returns the error. If no
+/// thread looks for it, because none could be started or because the process is ending, each poll
+/// looks itself and wakes its task, so that it is polled again.
 #[must_use = "it waits only where it is awaited"]
 pub struct Completed {
     state: State,
@@ -47,7 +48,8 @@ pub(crate) struct Wait {
     device: Device,
     log: CompletionLog,
     pool: StreamPoolId,
-    /// Recorded behind the work. `None` once the work is known to be done, and when the future was dropped.
+    /// Recorded behind the work. `None` once the work is known to be done, and when the future was
+    /// dropped.
     event: Mutex<Option<Event>>,
     outcome: OnceLock<ResourceResult<()>>,
     waker: AtomicWaker,
@@ -59,15 +61,16 @@ pub(crate) struct Wait {
 }
 
 impl StreamPool {
-    /// Returns a future that is ready when all work submitted to the stream so far is done, recorded or not: what
-    /// [`synchronize`](Self::synchronize) is to a thread. Records one event on the stream, which does not slow
-    /// its work; work that is submitted later is not waited for.
+    /// Returns a future that is ready when all work submitted to the stream so far is done,
+    /// recorded or not: what [`synchronize`](Self::synchronize) is to a thread. Records one event
+    /// on the stream, which does not slow its work; work that is submitted later is not waited for.
     ///
     /// The future returns the error of a call that fails, also here:
     /// [`ForkedProcess`](dmr_core::ResourceError::ForkedProcess);
     /// [`DeviceLost`](dmr_core::ResourceError::DeviceLost);
-    /// [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse) for an id of another pool, of a returned lease
-    /// or of a retired stream; [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing);
+    /// [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse) for an id of another pool, of a
+    /// returned lease or of a retired stream;
+    /// [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing);
     /// [`Driver`](dmr_core::ResourceError::Driver), which may come from work submitted earlier.
     pub fn completed(self: &Arc<Self>, stream: impl Into<StreamId>) -> Completed {
         let state = match self.begin_wait(stream.into()) {
@@ -78,7 +81,8 @@ impl StreamPool {
         Completed { state }
     }
 
-    /// Records an event on the stream, and passes the wait for it to the watcher. `None` if the work is done.
+    /// Records an event on the stream, and passes the wait for it to the watcher. `None` if the
+    /// work is done.
     fn begin_wait(self: &Arc<Self>, stream: StreamId) -> ResourceResult<Option<Arc<Wait>>> {
         let stream = self.enter(stream)?;
         // Looks for a capture, after the record.
@@ -157,8 +161,8 @@ impl Wait {
         self.is_watched.store(is_watched, Ordering::Release);
     }
 
-    /// Queries the event. Returns whether the wait has ended: the work is done, the query has failed, or the
-    /// future was dropped.
+    /// Queries the event. Returns whether the wait has ended: the work is done, the query has
+    /// failed, or the future was dropped.
     pub(crate) fn look(&self) -> bool {
         let Some(event) = lock(&self.event).clone() else { return true };
         let queried = self.device.relaxed(|relaxed| event.driver_event().query(relaxed));

@@ -11,8 +11,9 @@ pub struct StreamPoolConfig {
     /// The maximum number of streams that the pool leases, clamped to 1 ..=
     /// [`MAX_STREAMS`](Self::MAX_STREAMS).
     pub max_streams: usize,
-    /// The maximum number of streams of other owners that are adopted at a time: a stream is one of them until it is
-    /// retired and its lease is dropped. The sum of both is limited to [`MAX_STREAMS`](Self::MAX_STREAMS).
+    /// The maximum number of streams of other owners that are adopted at a time: a stream is one of
+    /// them until it is retired and its lease is dropped. The sum of both is limited to
+    /// [`MAX_STREAMS`](Self::MAX_STREAMS).
     pub max_adopted: usize,
     /// The priority of streams that are acquired without one: lower is more urgent, 0 is CUDA's
     /// default. The driver clamps it to the device's range.

@@ -21,8 +21,8 @@ pub trait DeviceContext {
     fn streams(&self) -> &Arc<StreamPool>;
 
     /// Returns the resources of pinned memory; `None` for the pools that the streams have of it
-    /// ([`PinnedResource`](crate::PinnedResource)), without layers around them. Buffers keep them, for their copies to
-    /// pinned memory.
+    /// ([`PinnedResource`](crate::PinnedResource)), without layers around them. Buffers keep them,
+    /// for their copies to pinned memory.
     fn pinned_resources(&self) -> Option<&Arc<PinnedResources>> {
         None
     }

@@ -17,11 +17,12 @@ pub use crate::library::device_count;
 ///
 /// # Device lost, forked child
 ///
-/// Some driver errors are *sticky*: the context cannot be used again, and every later call returns the
-/// same error. With the first one that is passed to [`driver_error`](Self::driver_error) the device and all
-/// its clones are lost for good: [`bind`](Self::bind) returns [`DeviceLost`](ResourceError::DeviceLost). In a
-/// process that was forked after the device was opened, `bind` returns
-/// [`ForkedProcess`](ResourceError::ForkedProcess). Neither makes a driver call.
+/// Some driver errors are *sticky*: the context cannot be used again, and every later call returns
+/// the same error. With the first one that is passed to [`driver_error`](Self::driver_error) the
+/// device and all its clones are lost for good: [`bind`](Self::bind) returns
+/// [`DeviceLost`](ResourceError::DeviceLost). In a process that was forked after the device was
+/// opened, `bind` returns [`ForkedProcess`](ResourceError::ForkedProcess). Neither makes a driver
+/// call.
 #[derive(Clone)]
 pub struct Device {
     inner: Arc<Inner>,
@@ -60,8 +61,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// No driver, a driver too old, no device, an ordinal out of range, and other driver errors: see
-    /// [`DeviceError`]. Never a panic.
+    /// No driver, a driver too old, no device, an ordinal out of range, and other driver errors:
+    /// see [`DeviceError`]. Never a panic.
     pub fn open(ordinal: usize) -> Result<Self, DeviceError> {
         let count = device_count()?;
         if ordinal >= count {
@@ -72,8 +73,8 @@ impl Device {
         Self::from_context(context)
     }
 
-    /// Makes a device from a context that the program has already. Its state in cudarc (event tracking,
-    /// streams) is shared with this device.
+    /// Makes a device from a context that the program has already. Its state in cudarc (event
+    /// tracking, streams) is shared with this device.
     ///
     /// # Errors
     ///
@@ -107,8 +108,9 @@ impl Device {
         self.inner.simulated.as_ref()
     }
 
-    /// Reports a block that is an allocation of the driver, and no part of a pool's memory, to the simulated
-    /// driver, which then finds accesses that launches have not declared. Does nothing on NVIDIA's.
+    /// Reports a block that is an allocation of the driver, and no part of a pool's memory, to the
+    /// simulated driver, which then finds accesses that launches have not declared. Does nothing on
+    /// NVIDIA's.
     #[inline]
     pub fn report_block(&self, block: &DeviceBlock) {
         if let Some(simulated) = self.simulated() {
@@ -116,7 +118,8 @@ impl Device {
         }
     }
 
-    /// Reports to the simulated driver that the memory of a block belongs to the program from now on.
+    /// Reports to the simulated driver that the memory of a block belongs to the program from now
+    /// on.
     #[inline]
     pub fn report_given_away(&self, block: BlockId) {
         if let Some(simulated) = self.simulated() {
@@ -174,8 +177,8 @@ impl Device {
         Ok((free as u64, total as u64))
     }
 
-    /// Checks that the device can be used: it is not lost, and this is the process that opened it. Makes no
-    /// driver call.
+    /// Checks that the device can be used: it is not lost, and this is the process that opened it.
+    /// Makes no driver call.
     ///
     /// # Errors
     ///
@@ -239,8 +242,8 @@ impl Device {
 
     /// Waits for all work submitted to the device by this context.
     ///
-    /// For programs and tests that capture no graph: the driver refuses this call while any stream of the
-    /// context captures, by whichever thread and in whichever mode, and ends that capture.
+    /// For programs and tests that capture no graph: the driver refuses this call while any stream
+    /// of the context captures, by whichever thread and in whichever mode, and ends that capture.
     /// [`StreamPool::synchronize_all`](crate::StreamPool::synchronize_all) ends none.
     ///
     /// # Errors
@@ -257,8 +260,8 @@ impl Device {
         self.context().cu_ctx() == other.context().cu_ctx()
     }
 
-    /// Converts the error of a driver call on this device. A sticky error makes the device lost, and becomes
-    /// [`DeviceLost`](ResourceError::DeviceLost). In a forked child every error becomes
+    /// Converts the error of a driver call on this device. A sticky error makes the device lost,
+    /// and becomes [`DeviceLost`](ResourceError::DeviceLost). In a forked child every error becomes
     /// [`ForkedProcess`](ResourceError::ForkedProcess).
     #[must_use]
     pub fn driver_error(&self, call: &'static str, error: DriverError) -> ResourceError {
@@ -309,9 +312,9 @@ impl fmt::Debug for Device {
 /// Returns whether the context, or the process, cannot be used again after this `CUresult`.
 ///
 /// The driver API's documentation says so for each of these ("leaves the process in an inconsistent
-/// state"), except 709, where the context is gone. The codes between them refuse one call only: 701 and 720
-/// (a launch with too many resources), 703 to 708 and 711 to 713 (peer access, primary context, host
-/// memory). So does 999, "unknown".
+/// state"), except 709, where the context is gone. The codes between them refuse one call only: 701
+/// and 720 (a launch with too many resources), 703 to 708 and 711 to 713 (peer access, primary
+/// context, host memory). So does 999, "unknown".
 const fn is_sticky(code: i32) -> bool {
     matches!(
         code,

@@ -26,8 +26,8 @@ impl DriverEvent {
         Ok(Self { handle, device: device.clone() })
     }
 
-    /// Records the event on a stream. If that captures a graph, the event orders nothing outside of the
-    /// graph, and adds no node to it: call [`StreamGuard::refuse_capture`] afterwards.
+    /// Records the event on a stream. If that captures a graph, the event orders nothing outside of
+    /// the graph, and adds no node to it: call [`StreamGuard::refuse_capture`] afterwards.
     #[inline]
     pub(crate) fn record(&self, on: &StreamGuard<'_>) -> Result<(), DriverError> {
         // SAFETY: event and stream are alive, and of the device's context.
@@ -35,8 +35,9 @@ impl DriverEvent {
     }
 
     /// Makes a stream wait for the event. The error is
-    /// [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing) where the stream has begun to capture a
-    /// graph since the caller looked: the driver refuses to wait for what is not in the graph.
+    /// [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing) where the stream has begun to
+    /// capture a graph since the caller looked: the driver refuses to wait for what is not in the
+    /// graph.
     #[inline]
     pub(crate) fn make_wait(&self, stream: &StreamGuard<'_>) -> ResourceResult<()> {
         self.make_wait_raw(stream)

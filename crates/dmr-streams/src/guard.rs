@@ -19,8 +19,8 @@ const CAPTURE_STATUS: &str = "cuStreamIsCapturing";
 
 /// A stream of a pool that may be used until this is dropped.
 ///
-/// The owner of an adopted stream cannot [retire](StreamPool::retire_stream) it meanwhile. A stream that
-/// the pool made lives as long as the pool, so its guard counts nothing.
+/// The owner of an adopted stream cannot [retire](StreamPool::retire_stream) it meanwhile. A stream
+/// that the pool made lives as long as the pool, so its guard counts nothing.
 #[must_use = "the stream may be retired once this is dropped"]
 pub struct StreamGuard<'p> {
     pool: &'p StreamPool,
@@ -36,7 +36,8 @@ pub struct StreamGuard<'p> {
 pub enum HomeStream<'p> {
     /// A stream that can be used.
     Live(StreamGuard<'p>),
-    /// A stream that its owner has retired: [`Dependencies`](crate::Dependencies) on it are those on its last event.
+    /// A stream that its owner has retired: [`Dependencies`](crate::Dependencies) on it are those
+    /// on its last event.
     Retired,
 }
 
@@ -46,8 +47,8 @@ impl StreamPool {
     /// # Errors
     ///
     /// [`ForkedProcess`](ResourceError::ForkedProcess); [`DeviceLost`](ResourceError::DeviceLost);
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool, of a returned lease or of
-    /// a retired stream.
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool, of a returned lease
+    /// or of a retired stream.
     #[inline]
     pub fn enter(&self, stream: StreamId) -> ResourceResult<StreamGuard<'_>> {
         self.entered(stream).ok_or_else(|| self.refusal(stream))
@@ -65,7 +66,8 @@ impl StreamPool {
         let id = if stream.is_default() { self.default_stream() } else { stream };
         let slot = self.slot_of(id)?;
         let holds = slot.holds();
-        // The guard is made in one place: made in two, it passes through memory (7 ns for each call of the pool).
+        // The guard is made in one place: made in two, it passes through memory (7 ns for each call
+        // of the pool).
         let is_entered = match holds {
             Some(holds) => slot.enter_adopted(holds, id.lease()),
             None => slot.admits_own(id.lease()) && slot.own().is_some(),
@@ -76,8 +78,8 @@ impl StreamPool {
     /// Begins a call that uses the stream on which a block was allocated, also after its lease was
     /// returned. Makes no driver call and takes no lock.
     ///
-    /// If the stream was retired, and another one adopted in its slot since, this is that one: its work comes after
-    /// all work of the retired one.
+    /// If the stream was retired, and another one adopted in its slot since, this is that one: its
+    /// work comes after all work of the retired one.
     ///
     /// # Errors
     ///
@@ -141,8 +143,8 @@ impl<'p> StreamGuard<'p> {
     #[must_use]
     #[inline]
     pub fn stream(&self) -> &Arc<CudaStream> {
-        // SAFETY: the slot had a stream when this guard was made. The pool keeps its own, and a call or a retirement
-        // holds an adopted one as long as the guard lives.
+        // SAFETY: the slot had a stream when this guard was made. The pool keeps its own, and a
+        // call or a retirement holds an adopted one as long as the guard lives.
         &unsafe { self.slot.entered() }.stream
     }
 
@@ -153,9 +155,10 @@ impl<'p> StreamGuard<'p> {
         self.pool
     }
 
-    /// Makes a driver call on the stream, whose other arguments belong to its device, too: events, pools,
-    /// addresses. All of them belong to a context, so the context need not be current. Only if the call fails
-    /// is the context checked; if it was not current, it is bound, and the call is made once more.
+    /// Makes a driver call on the stream, whose other arguments belong to its device, too: events,
+    /// pools, addresses. All of them belong to a context, so the context need not be current. Only
+    /// if the call fails is the context checked; if it was not current, it is bound, and the call
+    /// is made once more.
     ///
     /// CUDA's default streams belong to the current context: for them it is bound first.
     ///
@@ -211,8 +214,8 @@ impl<'p> StreamGuard<'p> {
         in_relaxed_mode(|| self.call(call))?
     }
 
-    /// Refuses a stream that is capturing a graph, in which work would be left out. Makes one driver
-    /// call, which reads a state and is cheap.
+    /// Refuses a stream that is capturing a graph, in which work would be left out. Makes one
+    /// driver call, which reads a state and is cheap.
     ///
     /// # Errors
     ///

@@ -2,12 +2,13 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// The state of an adopted stream and two counts, in one word: the calls that use the stream now, and
-/// the windows that are open on it.
+/// The state of an adopted stream and two counts, in one word: the calls that use the stream now,
+/// and the windows that are open on it.
 ///
 /// Retiring takes two steps, because a driver call lies between them. The first succeeds only if
-/// nothing holds the stream, and marks it as *closing*; the second succeeds only if it still is. A call
-/// that begins between them removes the mark, so no call is refused for a retirement that fails.
+/// nothing holds the stream, and marks it as *closing*; the second succeeds only if it still is. A
+/// call that begins between them removes the mark, so no call is refused for a retirement that
+/// fails.
 pub(crate) struct Holds(AtomicU64);
 
 /// The count of one call. There are fewer threads than 2³⁰.
@@ -16,8 +17,8 @@ const CALL: u64 = 1;
 const WINDOW: u64 = 1 << 30;
 const CALLS: u64 = WINDOW - 1;
 const WINDOWS: u64 = CALLS << 30;
-/// The mark of a stream that a thread is retiring, and on which no call has begun since. That thread counts
-/// as a call.
+/// The mark of a stream that a thread is retiring, and on which no call has begun since. That
+/// thread counts as a call.
 const CLOSING: u64 = 1 << 60;
 /// The mark of a retired stream, and of a slot without a stream: no call begins before
 /// [`reopen`](Holds::reopen).
@@ -40,8 +41,8 @@ impl Holds {
         Self(AtomicU64::new(RETIRED))
     }
 
-    /// Lets calls begin on the next stream of the slot. The caller is alone: no thread retires the stream or reopens
-    /// the slot meanwhile.
+    /// Lets calls begin on the next stream of the slot. The caller is alone: no thread retires the
+    /// stream or reopens the slot meanwhile.
     pub(crate) fn reopen(&self) {
         // Release: a call that begins finds the next stream.
         self.0.store(0, Ordering::Release);

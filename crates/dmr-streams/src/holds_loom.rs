@@ -144,8 +144,8 @@ fn an_open_window_outlives_the_call_that_opened_it() {
     });
 }
 
-/// A slot whose first stream has the number 1, and the next one 2. A call checks the number before and after it enters,
-/// as `StreamPool::entered` does.
+/// A slot whose first stream has the number 1, and the next one 2. A call checks the number before
+/// and after it enters, as `StreamPool::entered` does.
 #[test]
 fn a_call_with_the_number_of_a_retired_stream_does_not_enter_the_next_one() {
     loom::model(|| {

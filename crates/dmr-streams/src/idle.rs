@@ -16,23 +16,27 @@ impl StreamPool {
     ///
     /// # Errors
     ///
-    /// [`ForkedProcess`](dmr_core::ResourceError::ForkedProcess); [`DeviceLost`](dmr_core::ResourceError::DeviceLost);
-    /// [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse) for an id of another pool, of a returned lease or of
-    /// a retired stream; [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing), because waiting would end
-    /// the capture; [`Driver`](dmr_core::ResourceError::Driver), which may come from work submitted earlier.
+    /// [`ForkedProcess`](dmr_core::ResourceError::ForkedProcess);
+    /// [`DeviceLost`](dmr_core::ResourceError::DeviceLost);
+    /// [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse) for an id of another pool, of a
+    /// returned lease or of a retired stream;
+    /// [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing), because waiting would end the
+    /// capture; [`Driver`](dmr_core::ResourceError::Driver), which may come from work submitted
+    /// earlier.
     pub fn synchronize(&self, stream: impl Into<StreamId>) -> ResourceResult<()> {
         let stream = self.enter(stream.into())?;
         stream.refuse_capture()?;
         stream.synchronize()
     }
 
-    /// Waits until the device is done with everything that was submitted so far to the streams of the
-    /// pool, leased or not. Returns `false` if it has skipped a stream that captures a graph: waiting would
-    /// end the capture.
+    /// Waits until the device is done with everything that was submitted so far to the streams of
+    /// the pool, leased or not. Returns `false` if it has skipped a stream that captures a graph:
+    /// waiting would end the capture.
     ///
     /// # Errors
     ///
-    /// [`ForkedProcess`](dmr_core::ResourceError::ForkedProcess); [`DeviceLost`](dmr_core::ResourceError::DeviceLost);
+    /// [`ForkedProcess`](dmr_core::ResourceError::ForkedProcess);
+    /// [`DeviceLost`](dmr_core::ResourceError::DeviceLost);
     /// [`Driver`](dmr_core::ResourceError::Driver).
     pub fn synchronize_all(&self) -> ResourceResult<bool> {
         self.synchronize_slots(|_| true)
@@ -49,11 +53,12 @@ impl StreamPool {
         Ok(!waited.any_captures)
     }
 
-    /// Waits as [`synchronize_all`](Self::synchronize_all) does, but not beyond `until`. Returns whether the
-    /// device is done with what was submitted to streams that do not capture a graph.
+    /// Waits as [`synchronize_all`](Self::synchronize_all) does, but not beyond `until`. Returns
+    /// whether the device is done with what was submitted to streams that do not capture a graph.
     ///
-    /// After a queued free, a memory pool of the driver has the memory again only once an event recorded
-    /// after the free was synchronised. A query is not enough (measured on an H200), so this does both.
+    /// After a queued free, a memory pool of the driver has the memory again only once an event
+    /// recorded after the free was synchronised. A query is not enough (measured on an H200), so
+    /// this does both.
     ///
     /// # Errors
     ///
@@ -91,8 +96,8 @@ impl StreamPool {
 }
 
 impl StreamGuard<'_> {
-    /// Waits until all work submitted to the stream so far is done. The stream captures no graph, or
-    /// its capture ends.
+    /// Waits until all work submitted to the stream so far is done. The stream captures no graph,
+    /// or its capture ends.
     ///
     /// # Errors
     ///

@@ -45,8 +45,8 @@ pub(crate) struct Kernels {
     results: sys::CUdeviceptr,
 }
 
-// SAFETY: the handles belong to the context and may be used from any thread where it is current. Shared
-// references change only device memory, in the order of streams.
+// SAFETY: the handles belong to the context and may be used from any thread where it is current.
+// Shared references change only device memory, in the order of streams.
 unsafe impl Send for Kernels {}
 // SAFETY: as above.
 unsafe impl Sync for Kernels {}
@@ -120,8 +120,8 @@ impl Kernels {
     /// Fetches the first `count` results. Their checks must have completed.
     pub(crate) fn fetch(&self, count: usize) -> ResourceResult<Vec<u64>> {
         let mut fetched = vec![NOTHING_WRONG; count.min(RESULT_SLOTS)];
-        // SAFETY: the results buffer is at least this long. The destination outlives the copy: a copy to
-        // pageable memory has ended when the call returns.
+        // SAFETY: the results buffer is at least this long. The destination outlives the copy: a
+        // copy to pageable memory has ended when the call returns.
         let fetch = |on| unsafe { result::memcpy_dtoh_async(&mut fetched, self.results, on) };
         self.synchronously("cuMemcpyDtoHAsync", fetch)?;
         Ok(fetched)

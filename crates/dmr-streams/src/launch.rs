@@ -1,4 +1,5 @@
-//! The windows of one launch: on host memory in the use table itself, on blocks through their resource.
+//! The windows of one launch: on host memory in the use table itself, on blocks through their
+//! resource.
 
 use dmr_core::{
     BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, StreamId, UseTokens, UseTracking,
@@ -10,10 +11,11 @@ use crate::{StreamGuard, StreamPool};
 
 /// The open windows of one launch: all of them were opened, or none.
 ///
-/// The uses of pinned memory are prepared in the use table of the stream pool, and so are those of blocks of a
-/// resource whose memory is [host memory](dmr_core::BlockSlot::of_host_memory), which are also prepared through
-/// that resource. A resource may be any implementation of a safe trait, and the host must not get pinned memory
-/// back while the device uses it, whatever the resource does.
+/// The uses of pinned memory are prepared in the use table of the stream pool, and so are those of
+/// blocks of a resource whose memory is [host memory](dmr_core::BlockSlot::of_host_memory), which
+/// are also prepared through that resource. A resource may be any implementation of a safe trait,
+/// and the host must not get pinned memory back while the device uses it, whatever the resource
+/// does.
 ///
 /// Dropping this leaves the windows open: their blocks are never freed.
 #[derive(Debug)]
@@ -32,17 +34,17 @@ impl LaunchTokens {
         Self { host: UseTokens::new(stream), blocks: UseTokens::new(stream) }
     }
 
-    /// Makes the stream, which was entered, wait for what the uses must come after, and opens their windows:
-    /// those of `pinned` in the use table of its pool, those of `blocks` through `resource`. Does not call the
-    /// resource if there are no `blocks`.
+    /// Makes the stream, which was entered, wait for what the uses must come after, and opens their
+    /// windows: those of `pinned` in the use table of its pool, those of `blocks` through
+    /// `resource`. Does not call the resource if there are no `blocks`.
     ///
-    /// Of each stream that has used the memory, the launch's stream waits for one event at most for `pinned`,
-    /// and for a later one at most for `blocks`.
+    /// Of each stream that has used the memory, the launch's stream waits for one event at most for
+    /// `pinned`, and for a later one at most for `blocks`.
     ///
     /// # Errors
     ///
-    /// As [`UseTable::prepare`](crate::UseTable::prepare) and [`UseTracking::prepare`]. No window of these
-    /// uses is open then; windows that were open before are.
+    /// As [`UseTable::prepare`](crate::UseTable::prepare) and [`UseTracking::prepare`]. No window
+    /// of these uses is open then; windows that were open before are.
     #[inline]
     pub fn prepare<R: DeviceMemoryResource + ?Sized>(
         &mut self,
@@ -70,14 +72,14 @@ impl LaunchTokens {
         Ok(())
     }
 
-    /// Records the uses, whose work has been submitted by now, and closes their windows. Records one
-    /// event if the resource tracks uses in the use table of `streams`. Call it with the resource and
-    /// the streams that the uses were prepared with.
+    /// Records the uses, whose work has been submitted by now, and closes their windows. Records
+    /// one event if the resource tracks uses in the use table of `streams`. Call it with the
+    /// resource and the streams that the uses were prepared with.
     ///
     /// # Errors
     ///
-    /// As [`UseTable::finish`](crate::UseTable::finish) and [`UseTracking::finish`]; no work is left
-    /// unprotected.
+    /// As [`UseTable::finish`](crate::UseTable::finish) and [`UseTracking::finish`]; no work is
+    /// left unprotected.
     #[inline]
     pub fn finish<R: DeviceMemoryResource + ?Sized>(
         &mut self,
@@ -88,8 +90,8 @@ impl LaunchTokens {
             (true, true) => return Ok(()),
             (true, false) => Ok(()),
             (false, true) => return streams.uses().finish_in(&mut self.host),
-            // The event of the blocks covers the host memory, too. If the resource records none, what
-            // must come after the use of the host memory records one.
+            // The event of the blocks covers the host memory, too. If the resource records none,
+            // what must come after the use of the host memory records one.
             (false, false) => streams.uses().finish_without_event(&mut self.host),
         };
         let finished = self.tracking(resource).and_then(|it| it.finish(&mut self.blocks));
@@ -121,7 +123,8 @@ impl LaunchTokens {
         self.host.stream()
     }
 
-    /// Returns the number of open windows: two for each use of a block of a resource in host memory.
+    /// Returns the number of open windows: two for each use of a block of a resource in host
+    /// memory.
     #[must_use]
     pub fn len(&self) -> usize {
         self.host.len() + self.blocks.len()
@@ -159,8 +162,8 @@ fn prepare_host_memory(
     stream.pool().uses().prepare_on(stream, &of_host, host)
 }
 
-/// Windows of host memory that were opened, from an index on. Dropping this closes them, also when a
-/// resource panics.
+/// Windows of host memory that were opened, from an index on. Dropping this closes them, also when
+/// a resource panics.
 struct Opened<'a> {
     streams: &'a StreamPool,
     host: &'a mut UseTokens,

@@ -10,8 +10,8 @@ use crate::StreamPool;
 
 /// A stream that no other lease has until this one is dropped.
 ///
-/// Dropping it returns the stream to the pool; its id is refused from then on. The drop does not wait: work
-/// submitted to the stream goes on. The lease keeps the pool alive.
+/// Dropping it returns the stream to the pool; its id is refused from then on. The drop does not
+/// wait: work submitted to the stream goes on. The lease keeps the pool alive.
 #[must_use = "dropping a lease returns the stream"]
 pub struct StreamLease {
     pool: Arc<StreamPool>,

@@ -13,8 +13,8 @@ const CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// A table `T` under a lock, with a queue. It is held across no driver call.
 ///
-/// Calls that want the same, by their `key`, are served in the order of their arrival. [`lock`](Self::lock)
-/// does not queue.
+/// Calls that want the same, by their `key`, are served in the order of their arrival.
+/// [`lock`](Self::lock) does not queue.
 pub(crate) struct LeaseTable<T> {
     state: Mutex<State<T>>,
     /// Notified when a lease is returned, and when a call leaves the queue, if others are in it.
@@ -48,8 +48,9 @@ impl<T> LeaseTable<T> {
         self.wake(locked);
     }
 
-    /// Calls `take` with the locked table until it succeeds, at the latest at the deadline; `None` is no deadline.
-    /// Returns its last error, or the error of `may_wait`, which is called before each wait.
+    /// Calls `take` with the locked table until it succeeds, at the latest at the deadline; `None`
+    /// is no deadline. Returns its last error, or the error of `may_wait`, which is called before
+    /// each wait.
     pub(crate) fn take_in_turn<R, E>(
         &self,
         key: i32,
@@ -78,7 +79,8 @@ impl<T> LeaseTable<T> {
                 let waited = self.returned.wait_timeout(locked.0, time);
                 locked = Locked(ignore_poison(waited).0);
             }
-            // A call whose time is over takes what is free, whatever its turn: those before it wake as well.
+            // A call whose time is over takes what is free, whatever its turn: those before it wake
+            // as well.
             if is_over || locked.is_next(key, number) {
                 match take(&mut locked) {
                     Err(_) if !is_over => {}
@@ -91,7 +93,8 @@ impl<T> LeaseTable<T> {
         outcome
     }
 
-    /// Unlocks the table, and wakes the calls that wait: which of them can go on depends on their keys.
+    /// Unlocks the table, and wakes the calls that wait: which of them can go on depends on their
+    /// keys.
     fn wake(&self, locked: Locked<'_, T>) {
         let any_waits = !locked.0.queue.is_empty();
         drop(locked);

@@ -1,5 +1,5 @@
-//! Models of [`LeaseTable`]: calls that wait against leases that are returned, in every order of their steps. A wait
-//! has no end in a model, so a lost wake-up is a deadlock.
+//! Models of [`LeaseTable`]: calls that wait against leases that are returned, in every order of
+//! their steps. A wait has no end in a model, so a lost wake-up is a deadlock.
 
 use loom::sync::Arc;
 use loom::thread;

@@ -42,8 +42,8 @@ impl fmt::Display for DriverVersion {
 
 /// Loads and initialises the CUDA driver, and returns its version.
 ///
-/// A failed probe has no effect: the next call finds a driver that was installed meanwhile, such as the
-/// simulated one. After a successful probe cudarc finds the driver, too.
+/// A failed probe has no effect: the next call finds a driver that was installed meanwhile, such as
+/// the simulated one. After a successful probe cudarc finds the driver, too.
 ///
 /// # Errors
 ///
@@ -78,8 +78,8 @@ pub fn error_name(code: i32) -> &'static str {
     const UNKNOWN: &str = "unknown CUDA error";
     let Ok(driver) = driver() else { return UNKNOWN };
     let mut name = std::ptr::null();
-    // SAFETY: the second argument is the address of a pointer, as the function's prototype requires;
-    // the function refuses unknown codes.
+    // SAFETY: the second argument is the address of a pointer, as the function's prototype
+    // requires; the function refuses unknown codes.
     let found = unsafe { (driver.get_error_name)(code, &mut name) };
     if found != 0 || name.is_null() {
         return UNKNOWN;
@@ -98,8 +98,8 @@ pub(crate) unsafe fn optional<F: Copy>(symbol: &str) -> Option<F> {
     unsafe { driver().ok()?.library.get::<F>(symbol) }.ok().map(|found| *found)
 }
 
-/// The functions that are called before cudarc may be used. Result codes are plain integers here: cudarc's
-/// closed enum cannot hold the codes of a driver newer than its bindings.
+/// The functions that are called before cudarc may be used. Result codes are plain integers here:
+/// cudarc's closed enum cannot hold the codes of a driver newer than its bindings.
 struct Driver {
     init: unsafe extern "system" fn(c_uint) -> c_int,
     get_version: unsafe extern "system" fn(*mut c_int) -> c_int,
@@ -138,8 +138,8 @@ impl Driver {
 
     fn initialise(&self) -> Result<DriverVersion, DeviceError> {
         let mut number = 0;
-        // SAFETY: the argument is the address of an int, as the function's prototype requires; it may
-        // be called before cuInit.
+        // SAFETY: the argument is the address of an int, as the function's prototype requires; it
+        // may be called before cuInit.
         let code = unsafe { (self.get_version)(&mut number) };
         if code != 0 {
             return Err(DeviceError::from_code("cuDriverGetVersion", code));

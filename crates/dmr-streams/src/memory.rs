@@ -69,10 +69,10 @@ impl TrackedMemory for DeviceBlock {
 ///
 /// # Safety
 ///
-/// - [`device_ptr`](TrackedMemory::device_ptr) is the address of [`len`](Self::len) elements, and any bytes are
-///   a value of [`Element`](Self::Element).
-/// - They stay allocated, and the host does not access them, while this is borrowed and until every use that
-///   was recorded for [`origin`](TrackedMemory::origin) is done.
+/// - [`device_ptr`](TrackedMemory::device_ptr) is the address of [`len`](Self::len) elements, and
+///   any bytes are a value of [`Element`](Self::Element).
+/// - They stay allocated, and the host does not access them, while this is borrowed and until every
+///   use that was recorded for [`origin`](TrackedMemory::origin) is done.
 /// - If the origin is [`Pinned`](MemoryOrigin::Pinned), the address is also the host's.
 #[allow(clippy::len_without_is_empty, reason = "implementors have an `is_empty` of their own")]
 pub unsafe trait TypedMemory: TrackedMemory {
@@ -90,7 +90,8 @@ pub unsafe trait TypedMemory: TrackedMemory {
 /// As [`TypedMemory`], and a mutable reference to it excludes every other way to the elements.
 pub unsafe trait TypedMemoryMut: TypedMemory {}
 
-// SAFETY: a block owns its bytes until it is deallocated, which its resource orders after its recorded uses.
+// SAFETY: a block owns its bytes until it is deallocated, which its resource orders after its
+// recorded uses.
 unsafe impl TypedMemory for DeviceBlock {
     type Element = u8;
 
@@ -137,8 +138,8 @@ tracked_as_pointee!(&M, &mut M, Arc<M>, Box<M>);
 
 /// A device address as a kernel argument: `launch_builder(..).arg(&argument)`.
 ///
-/// Returned when memory is recorded, so that a kernel uses what its launch has declared. It is `Copy` and
-/// borrows nothing.
+/// Returned when memory is recorded, so that a kernel uses what its launch has declared. It is
+/// `Copy` and borrows nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct KernelArg(u64);

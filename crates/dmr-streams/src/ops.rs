@@ -18,20 +18,20 @@ use crate::{Declaration, Device, HomeStream, StreamGuard, StreamPool};
 
 /// [`DeviceOps`] on the streams of a pool.
 ///
-/// A fill sets the bytes before the first word boundary, the words, and the bytes after them. A check is one
-/// kernel, which the driver compiles at the first check; its result stays on the device until
-/// [`collect`](DeviceOps::collect) fetches it, or until 65,536 checks are pending. Threads submit
-/// concurrently and wait for each other only while results are fetched.
+/// A fill sets the bytes before the first word boundary, the words, and the bytes after them. A
+/// check is one kernel, which the driver compiles at the first check; its result stays on the
+/// device until [`collect`](DeviceOps::collect) fetches it, or until 65,536 checks are pending.
+/// Threads submit concurrently and wait for each other only while results are fetched.
 ///
-/// Work on a block of host memory is recorded as a use of the block. Work on any other block is not: the caller records
-/// it where that is needed.
+/// Work on a block of host memory is recorded as a use of the block. Work on any other block is
+/// not: the caller records it where that is needed.
 ///
 /// Dropping it waits for the streams if anything was checked.
 pub struct PatternOps {
     streams: Arc<StreamPool>,
     kernels: LeakedInChild<OnceLock<Kernels>>,
-    /// Read-locked while a check is submitted, write-locked while results are fetched: then every check
-    /// that has a slot has been submitted.
+    /// Read-locked while a check is submitted, write-locked while results are fetched: then every
+    /// check that has a slot has been submitted.
     gate: RwLock<()>,
     pending: LeakedInChild<Mutex<PendingChecks>>,
 }
@@ -82,8 +82,8 @@ impl PatternOps {
     ///
     /// # Errors
     ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool, of a returned lease or of a
-    /// retired stream; [`Driver`](ResourceError::Driver).
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool, of a returned lease
+    /// or of a retired stream; [`Driver`](ResourceError::Driver).
     pub fn delay(&self, stream: StreamId, nanoseconds: u64) -> ResourceResult<()> {
         let stream = self.streams.enter(stream)?;
         self.kernels()?.spin(&stream, nanoseconds)
@@ -93,7 +93,8 @@ impl PatternOps {
         self.streams.device()
     }
 
-    /// Returns the address of a range. Refuses a range outside of the block, and a block of another device.
+    /// Returns the address of a range. Refuses a range outside of the block, and a block of another
+    /// device.
     fn address(&self, block: &DeviceBlock, range: &Range<usize>) -> ResourceResult<u64> {
         let ordinal = self.device().ordinal();
         if block.device_ordinal() != ordinal {
@@ -106,8 +107,9 @@ impl PatternOps {
         Ok(block.ptr() + range.start as u64)
     }
 
-    /// Submits work on a block. If that is host memory, in the order of its uses, and records the use: the memory is
-    /// not the host's before the work is done. The work belongs to no launch, also if a launch's closure allocates.
+    /// Submits work on a block. If that is host memory, in the order of its uses, and records the
+    /// use: the memory is not the host's before the work is done. The work belongs to no launch,
+    /// also if a launch's closure allocates.
     fn submit(
         &self,
         block: &DeviceBlock,
@@ -197,8 +199,8 @@ impl PatternOps {
         Some(slot)
     }
 
-    /// Waits for all checks that were submitted and moves their mismatches to `found`. After an error it
-    /// can be repeated, and loses no result.
+    /// Waits for all checks that were submitted and moves their mismatches to `found`. After an
+    /// error it can be repeated, and loses no result.
     fn fetch(&self) -> ResourceResult<()> {
         // First: another thread may have held a lock when the process was forked.
         self.device().refuse_fork()?;
@@ -209,7 +211,8 @@ impl PatternOps {
         if !pending.checks.is_empty() {
             self.device().bind()?;
             for stream in &pending.streams {
-                // An event, because waiting for the stream would end a capture that begins meanwhile.
+                // An event, because waiting for the stream would end a capture that begins
+                // meanwhile.
                 let uses = self.streams.uses();
                 uses.synchronize(&uses.work_so_far(*stream)?)?;
             }

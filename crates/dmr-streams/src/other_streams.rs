@@ -1,4 +1,5 @@
-//! The work of one launch on streams other than its own: after what the launch depends on, before its end.
+//! The work of one launch on streams other than its own: after what the launch depends on, before
+//! its end.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -19,10 +20,11 @@ use crate::{Device, StreamGuard, library};
 
 /// The streams other than its own on which a launch's memory is used, between prepare and finish.
 ///
-/// Libraries such as cuBLAS submit to a stream of theirs. [`use_on`](Self::use_on) makes that stream wait for
-/// all work of the launch's stream, and returns the guard that records the use there. The launch's stream waits
-/// for it before the next use, and at the latest in [`end`](Self::end). A launch that uses only its own stream makes one
-/// driver call for each use, which looks for a graph capture.
+/// Libraries such as cuBLAS submit to a stream of theirs. [`use_on`](Self::use_on) makes that
+/// stream wait for all work of the launch's stream, and returns the guard that records the use
+/// there. The launch's stream waits for it before the next use, and at the latest in
+/// [`end`](Self::end). A launch that uses only its own stream makes one driver call for each use,
+/// which looks for a graph capture.
 ///
 /// Calls that cannot return an error keep it for [`end`](Self::end).
 pub struct OtherStreams<'l> {
@@ -80,11 +82,11 @@ impl<'l> OtherStreams<'l> {
         self.launch.stream()
     }
 
-    /// Orders the next work on `stream` after the launch's dependencies and after all work that the launch has
-    /// submitted. Drop the guard once the work is submitted.
+    /// Orders the next work on `stream` after the launch's dependencies and after all work that the
+    /// launch has submitted. Drop the guard once the work is submitted.
     ///
-    /// Returns `None` if the use is refused, and keeps the error: `stream` captures a graph or belongs to another
-    /// context, or it could not be made to wait.
+    /// Returns `None` if the use is refused, and keeps the error: `stream` captures a graph or
+    /// belongs to another context, or it could not be made to wait.
     pub fn use_on<'a>(&'a self, stream: &'a CudaStream) -> Option<SyncOnDrop<'a>> {
         let is_own = stream.cu_stream() == self.launch_stream().cu_stream();
         let ordered = if is_own && self.is_same_context(stream) {
@@ -95,7 +97,8 @@ impl<'l> OtherStreams<'l> {
         ordered.map_err(|error| self.keep(error)).ok()
     }
 
-    /// Orders the next work on the launch's own stream after the uses on other streams that were submitted.
+    /// Orders the next work on the launch's own stream after the uses on other streams that were
+    /// submitted.
     ///
     /// # Errors
     ///
@@ -112,15 +115,15 @@ impl<'l> OtherStreams<'l> {
         self.has_error.store(true, Ordering::Relaxed);
     }
 
-    /// Keeps the error of a use that is not ordered before the launch's next work. [`end`](Self::end) synchronises
-    /// the device.
+    /// Keeps the error of a use that is not ordered before the launch's next work.
+    /// [`end`](Self::end) synchronises the device.
     pub fn keep_unordered(&self, error: ResourceError) {
         self.any_unordered.store(true, Ordering::Relaxed);
         self.keep(error);
     }
 
-    /// Takes an error out of cudarc's state, so that cudarc's next calls, which would return it, do their work. The
-    /// error is put back in [`end`](Self::end).
+    /// Takes an error out of cudarc's state, so that cudarc's next calls, which would return it, do
+    /// their work. The error is put back in [`end`](Self::end).
     pub fn set_cudarc_error_aside(&self) {
         self.any.store(true, Ordering::Relaxed);
         if let Err(error) = self.launch_stream().context().check_err() {
@@ -128,8 +131,9 @@ impl<'l> OtherStreams<'l> {
         }
     }
 
-    /// Returns the error that cudarc has kept since [`set_cudarc_error_aside`](Self::set_cudarc_error_aside): that
-    /// of `call`, or one of another thread.
+    /// Returns the error that cudarc has kept since
+    /// [`set_cudarc_error_aside`](Self::set_cudarc_error_aside): that of `call`, or one of another
+    /// thread.
     ///
     /// # Errors
     ///
@@ -141,8 +145,9 @@ impl<'l> OtherStreams<'l> {
         })
     }
 
-    /// Makes the launch's stream come after all uses on other streams. A use behind which no event was recorded
-    /// is an error, and the device is synchronised, which ends captures of any stream of the context.
+    /// Makes the launch's stream come after all uses on other streams. A use behind which no event
+    /// was recorded is an error, and the device is synchronised, which ends captures of any stream
+    /// of the context.
     ///
     /// The program's errors that cudarc keeps are put back.
     #[inline]
@@ -158,7 +163,8 @@ impl<'l> OtherStreams<'l> {
     /// Makes the launch's stream come after all uses on other streams, and returns whether it does.
     #[cold]
     fn order_all(&self) -> bool {
-        // Without a use that is not joined there is no call of the launch's stream, which may capture by now.
+        // Without a use that is not joined there is no call of the launch's stream, which may
+        // capture by now.
         let joined = if self.all_joined() { Ok(()) } else { self.use_on_own() };
         let in_order = joined.and_then(|()| self.refuse_unrecorded());
         let all_ordered = in_order.is_ok() && !self.any_unordered.load(Ordering::Relaxed);
@@ -187,8 +193,8 @@ impl<'l> OtherStreams<'l> {
         self.set_cudarc_error_aside();
         self.make_wait(stream)?;
         let context = self.launch_stream().context();
-        // The streams of the pool keep cudarc in this mode while the launch runs. Another object of cudarc for
-        // the same context may leave it.
+        // The streams of the pool keep cudarc in this mode while the launch runs. Another object of
+        // cudarc for the same context may leave it.
         let records =
             Arc::ptr_eq(stream.context(), context) && context.is_managing_stream_synchronization();
         // An event with timing, because the driver tells whether such an event was recorded.
@@ -278,7 +284,8 @@ impl fmt::Debug for OtherStreams<'_> {
     }
 }
 
-/// Uses in the order in which they were added. None is removed, so a reference to one lives as long as the list.
+/// Uses in the order in which they were added. None is removed, so a reference to one lives as long
+/// as the list.
 #[derive(Default)]
 struct UseList {
     first: OnceLock<Box<UseOnOther>>,

@@ -12,9 +12,10 @@ use crate::uses::{ClosedQueue, ClosedQueues};
 /// The right to put blocks into slots of a [`StreamPool`]'s use table, and to take those blocks out
 /// again: from [`StreamPool::register`].
 ///
-/// All resources of a stream pool share one use table. Each has an owner of its own, and changes no slot
-/// of another's. An owner cannot be copied, so nothing but its resource can take that resource's blocks
-/// out, reset what the table remembers of them, or put another block in their place.
+/// All resources of a stream pool share one use table. Each has an owner of its own, and changes no
+/// slot of another's. An owner cannot be copied, so nothing but its resource can take that
+/// resource's blocks out, reset what the table remembers of them, or put another block in their
+/// place.
 ///
 /// ```compile_fail
 /// fn take_another(owner: &dmr_streams::BlockOwner) -> dmr_streams::BlockOwner {

@@ -13,13 +13,14 @@ use dmr_core::{
 use crate::{Device, LaunchTokens, StreamGuard, StreamPool, library};
 
 impl StreamGuard<'_> {
-    /// Makes this stream wait for all work submitted to `other` so far, also if that is a stream of another pool
-    /// or of another device. Records one event on `other`.
+    /// Makes this stream wait for all work submitted to `other` so far, also if that is a stream of
+    /// another pool or of another device. Records one event on `other`.
     ///
     /// # Errors
     ///
     /// [`StreamCapturing`](ResourceError::StreamCapturing) if one of the two captures a graph;
-    /// [`DeviceLost`](ResourceError::DeviceLost) for either device; [`Driver`](ResourceError::Driver).
+    /// [`DeviceLost`](ResourceError::DeviceLost) for either device;
+    /// [`Driver`](ResourceError::Driver).
     pub fn wait_for(&self, other: &StreamGuard<'_>) -> ResourceResult<()> {
         let is_same_pool = self.pool().id() == other.pool().id();
         if is_same_pool && self.slot() == other.slot() {
@@ -36,8 +37,9 @@ impl StreamGuard<'_> {
         }
     }
 
-    /// Converts the error of a driver call on this stream that also concerns `other`, a stream of another device.
-    /// A sticky error is that of one of the two devices: only that one becomes lost.
+    /// Converts the error of a driver call on this stream that also concerns `other`, a stream of
+    /// another device. A sticky error is that of one of the two devices: only that one becomes
+    /// lost.
     #[cold]
     pub fn error_between(
         &self,
@@ -56,13 +58,14 @@ impl StreamGuard<'_> {
 
 /// Work on a stream of another stream pool, the *worker*, that uses the memory.
 impl LaunchTokens {
-    /// Opens windows for `uses` on `home`, the stream of these tokens, and makes `worker` wait for all that the
-    /// uses must come after, and for the work submitted to `home` so far. For memory without use tracking `uses` is
-    /// empty; it is ordered by `home` alone.
+    /// Opens windows for `uses` on `home`, the stream of these tokens, and makes `worker` wait for
+    /// all that the uses must come after, and for the work submitted to `home` so far. For memory
+    /// without use tracking `uses` is empty; it is ordered by `home` alone.
     ///
     /// # Errors
     ///
-    /// As [`prepare`](Self::prepare) and [`StreamGuard::wait_for`]. No window of these uses is open then.
+    /// As [`prepare`](Self::prepare) and [`StreamGuard::wait_for`]. No window of these uses is open
+    /// then.
     pub fn prepare_for<R: DeviceMemoryResource + ?Sized>(
         &mut self,
         worker: &StreamGuard<'_>,
@@ -77,18 +80,18 @@ impl LaunchTokens {
         })
     }
 
-    /// Makes `home` wait for the work submitted to `worker` so far, records the uses on `home`, and closes their
-    /// windows. So later uses of the memory wait for that work. Call it with the streams and the resource that the
-    /// uses were prepared with.
+    /// Makes `home` wait for the work submitted to `worker` so far, records the uses on `home`, and
+    /// closes their windows. So later uses of the memory wait for that work. Call it with the
+    /// streams and the resource that the uses were prepared with.
     ///
     /// If no event can be recorded or waited for, waits for `worker` instead.
     ///
     /// # Errors
     ///
-    /// As [`StreamGuard::wait_for`], if waiting for `worker` fails, too. Then the windows stay open for good: the
-    /// work may go on, so no other stream can use the blocks, and their memory is never freed. After a
-    /// [`DeviceLost`](ResourceError::DeviceLost) of the worker's device the work has ended, and the windows are
-    /// closed. Otherwise as [`finish`](Self::finish).
+    /// As [`StreamGuard::wait_for`], if waiting for `worker` fails, too. Then the windows stay open
+    /// for good: the work may go on, so no other stream can use the blocks, and their memory is
+    /// never freed. After a [`DeviceLost`](ResourceError::DeviceLost) of the worker's device the
+    /// work has ended, and the windows are closed. Otherwise as [`finish`](Self::finish).
     pub fn finish_for<R: DeviceMemoryResource + ?Sized>(
         &mut self,
         worker: &StreamGuard<'_>,
@@ -111,8 +114,8 @@ impl LaunchTokens {
 }
 
 impl Device {
-    /// Returns whether kernels of this device can access the memory of `peer`, once that is allowed. `false` for
-    /// the device itself.
+    /// Returns whether kernels of this device can access the memory of `peer`, once that is
+    /// allowed. `false` for the device itself.
     ///
     /// # Errors
     ///
@@ -129,9 +132,9 @@ impl Device {
         Ok(can != 0)
     }
 
-    /// Makes memory of `cuMemAlloc` in the context of `peer` accessible to kernels of this device, also memory that
-    /// is allocated later. Each later `cuMemAlloc` and `cuMemFree` there takes longer. Succeeds if it has been done
-    /// before, and for two devices of the same context.
+    /// Makes memory of `cuMemAlloc` in the context of `peer` accessible to kernels of this device,
+    /// also memory that is allocated later. Each later `cuMemAlloc` and `cuMemFree` there takes
+    /// longer. Succeeds if it has been done before, and for two devices of the same context.
     ///
     /// Mapped memory and the driver's memory pools have access of their own:
     /// [`allow_access`](DeviceMemoryResource::allow_access) of the resource.
@@ -161,7 +164,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`NoPeerAccess`](ResourceError::NoPeerAccess), and as [`can_access_peer`](Self::can_access_peer).
+    /// [`NoPeerAccess`](ResourceError::NoPeerAccess), and as
+    /// [`can_access_peer`](Self::can_access_peer).
     pub fn require_peer_path(&self, peer: &Self) -> ResourceResult<()> {
         if self.can_access_peer(peer)? {
             return Ok(());
@@ -196,8 +200,8 @@ impl StreamPool {
         StreamProblem::other_pool(self.device_of_other(stream), self.device().ordinal())
     }
 
-    /// Returns the device of a stream of another pool of the process. `None` if that pool was dropped, and in a
-    /// forked child, where another thread may have held the lock.
+    /// Returns the device of a stream of another pool of the process. `None` if that pool was
+    /// dropped, and in a forked child, where another thread may have held the lock.
     fn device_of_other(&self, stream: StreamId) -> Option<usize> {
         let pool = stream.pool().filter(|_| !self.device().is_forked())?;
         let devices = devices();

@@ -18,11 +18,11 @@ use crate::{BlockOwner, Device, StreamGuard, StreamPoolConfig, slices};
 
 /// A fixed number of streams of one device, which are leased.
 ///
-/// Slot 0 is the *default stream*, to which [`StreamId::DEFAULT`] resolves; it is created with the pool.
-/// The others are created when they are first needed and kept as long as the pool lives, so that an id
-/// always names the same stream. Behind the leased slots are those of *library streams*, for the library's own
-/// work, which no program captures or waits on. All are non-blocking: CUDA's legacy null stream does not order
-/// them.
+/// Slot 0 is the *default stream*, to which [`StreamId::DEFAULT`] resolves; it is created with the
+/// pool. The others are created when they are first needed and kept as long as the pool lives, so
+/// that an id always names the same stream. Behind the leased slots are those of *library streams*,
+/// for the library's own work, which no program captures or waits on. All are non-blocking: CUDA's
+/// legacy null stream does not order them.
 ///
 /// # Ids
 ///
@@ -31,18 +31,19 @@ use crate::{BlockOwner, Device, StreamGuard, StreamPoolConfig, slices};
 /// | of a lease | [`acquire`](Self::acquire), [`adopt`](Self::adopt) | until the lease is dropped |
 /// | permanent | [`default_stream`](Self::default_stream), [`next`](Self::next), resolving `DEFAULT` | as long as the pool lives |
 ///
-/// No two leases have one stream; permanent ids may name a leased stream. Work of two users of one stream
-/// is ordered, which is safe.
+/// No two leases have one stream; permanent ids may name a leased stream. Work of two users of one
+/// stream is ordered, which is safe.
 ///
-/// An id is checked at each call. If another thread drops its lease right after the check, the call still
-/// uses the stream that the id named, which may then have a new lease: an id never names another stream.
+/// An id is checked at each call. If another thread drops its lease right after the check, the call
+/// still uses the stream that the id named, which may then have a new lease: an id never names
+/// another stream.
 ///
 /// # cudarc
 ///
-/// The streams are values of cudarc, destroyed when the last `Arc` is gone: drop pool, leases and streams
-/// in any order. cudarc counts them: it is in multi-stream mode from the first pool on, and its own events
-/// order its `CudaSlice`s between these streams (unless they are disabled). See [`new`](Self::new) for how it
-/// enters that mode.
+/// The streams are values of cudarc, destroyed when the last `Arc` is gone: drop pool, leases and
+/// streams in any order. cudarc counts them: it is in multi-stream mode from the first pool on, and
+/// its own events order its `CudaSlice`s between these streams (unless they are disabled). See
+/// [`new`](Self::new) for how it enters that mode.
 pub struct StreamPool {
     id: StreamPoolId,
     device: Device,
@@ -64,21 +65,21 @@ pub struct StreamPool {
     slices: LeakedInChild<slices::Adopted>,
 }
 
-/// The maximum number of library streams of a pool: the reclaim stream and those that serve home streams. With
-/// more of them, fewer streams share one; each slot costs host memory, used or not.
+/// The maximum number of library streams of a pool: the reclaim stream and those that serve home
+/// streams. With more of them, fewer streams share one; each slot costs host memory, used or not.
 pub(crate) const LIBRARY_STREAMS: usize = 9;
 
 impl StreamPool {
     /// Makes a pool and its default stream.
     ///
-    /// Ends no capture. If the program has a context that cudarc has made no stream of yet, this waits for the work on
-    /// CUDA's default stream, because cudarc has recorded none of it.
+    /// Ends no capture. If the program has a context that cudarc has made no stream of yet, this
+    /// waits for the work on CUDA's default stream, because cudarc has recorded none of it.
     ///
     /// # Errors
     ///
-    /// [`StreamCapturing`](ResourceError::StreamCapturing) if this would have to wait for CUDA's default stream while
-    /// a blocking stream captures a graph; [`Driver`](ResourceError::Driver); [`Capacity`](ResourceError::Capacity) if the process
-    /// has made 2²⁴ − 2 pools.
+    /// [`StreamCapturing`](ResourceError::StreamCapturing) if this would have to wait for CUDA's
+    /// default stream while a blocking stream captures a graph; [`Driver`](ResourceError::Driver);
+    /// [`Capacity`](ResourceError::Capacity) if the process has made 2²⁴ − 2 pools.
     pub fn new(device: Device, config: StreamPoolConfig) -> ResourceResult<Arc<Self>> {
         let max_streams = config.max_streams.clamp(1, StreamPoolConfig::MAX_STREAMS);
         let max_adopted = config.max_adopted.min(StreamPoolConfig::MAX_STREAMS - max_streams);
@@ -138,8 +139,8 @@ impl StreamPool {
         self.permanent_id(0)
     }
 
-    /// Returns cudarc's stream of an id, for a program that works with cudarc. Takes no lock. An adopted
-    /// stream may be retired at any time: see [`adopt_raw`](Self::adopt_raw).
+    /// Returns cudarc's stream of an id, for a program that works with cudarc. Takes no lock. An
+    /// adopted stream may be retired at any time: see [`adopt_raw`](Self::adopt_raw).
     ///
     /// # Errors
     ///
@@ -188,14 +189,14 @@ impl StreamPool {
         self.library_stream_at(0)
     }
 
-    /// Returns the library stream that serves the stream in slot `home`, which may wait for it: never the
-    /// reclaim stream. Several streams share one if the pool has more of them than library streams. Created
-    /// when it is first needed.
+    /// Returns the library stream that serves the stream in slot `home`, which may wait for it:
+    /// never the reclaim stream. Several streams share one if the pool has more of them than
+    /// library streams. Created when it is first needed.
     ///
     /// # Errors
     ///
-    /// [`Driver`](ResourceError::Driver) if it cannot be created, or if the pool had one stream so far
-    /// and no event can be recorded there.
+    /// [`Driver`](ResourceError::Driver) if it cannot be created, or if the pool had one stream so
+    /// far and no event can be recorded there.
     pub(crate) fn library_stream(&self, home: usize) -> ResourceResult<StreamGuard<'_>> {
         self.library_stream_at(1 + home % (LIBRARY_STREAMS - 1))
     }
@@ -208,15 +209,15 @@ impl StreamPool {
         self.enter(self.permanent_id(slot))
     }
 
-    /// Returns the maximum number of all streams: the pool's own, library streams and those of other
-    /// owners. Slots of ids are below this number.
+    /// Returns the maximum number of all streams: the pool's own, library streams and those of
+    /// other owners. Slots of ids are below this number.
     #[must_use]
     pub fn max_slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Returns the id of the same stream that needs no lease: valid as long as the pool lives, or until
-    /// the stream is [retired](Self::retire_stream).
+    /// Returns the id of the same stream that needs no lease: valid as long as the pool lives, or
+    /// until the stream is [retired](Self::retire_stream).
     ///
     /// # Errors
     ///

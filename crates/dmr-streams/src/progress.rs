@@ -29,12 +29,14 @@ pub(crate) struct Progress {
 
 type Timelines = [CachePadded<Timeline<DriverEvent>>];
 
-/// Remembers the end of streams' work for a thread that queries events itself. It keeps no stream pool alive: the
-/// thread can be the last owner of the timelines, whose events it destroys then, and of nothing else.
+/// Remembers the end of streams' work for a thread that queries events itself. It keeps no stream
+/// pool alive: the thread can be the last owner of the timelines, whose events it destroys then,
+/// and of nothing else.
 pub(crate) struct CompletionLog(Weak<Timelines>);
 
 impl CompletionLog {
-    /// Remembers that an event is done, and so all uses that it covers. Does nothing if the stream pool was dropped.
+    /// Remembers that an event is done, and so all uses that it covers. Does nothing if the stream
+    /// pool was dropped.
     pub(crate) fn has_completed(&self, event: &Event) {
         if let Some(timelines) = self.0.upgrade() {
             complete(&timelines, event, timelines.len());
@@ -42,7 +44,8 @@ impl CompletionLog {
     }
 }
 
-/// Remembers that an event is done, and so the uses that it covers on streams in slots below `reach`.
+/// Remembers that an event is done, and so the uses that it covers on streams in slots below
+/// `reach`.
 fn complete(timelines: &Timelines, event: &Event, reach: usize) {
     timelines[event.slot()].raise_done(event.seq());
     for (slot, seq) in event.seen.iter(reach) {
@@ -54,7 +57,8 @@ fn complete(timelines: &Timelines, event: &Event, reach: usize) {
 pub(crate) type Event = Arc<StreamEvent<DriverEvent>>;
 
 impl Progress {
-    /// Makes the timelines of `own` streams of the pool and of `adopted` slots for other streams behind them.
+    /// Makes the timelines of `own` streams of the pool and of `adopted` slots for other streams
+    /// behind them.
     pub(crate) fn new(own: usize, adopted: usize) -> Self {
         let own = (0..own).map(|_| Timeline::new());
         let adopted = (0..adopted).map(|_| Timeline::without_stream());
@@ -66,15 +70,15 @@ impl Progress {
         }
     }
 
-    /// Returns the use that stands for all work submitted to the stream in `slot` so far: that of an
-    /// allocation that was just submitted.
+    /// Returns the use that stands for all work submitted to the stream in `slot` so far: that of
+    /// an allocation that was just submitted.
     #[inline]
     pub(crate) fn submitted(&self, slot: usize) -> UseId {
         UseId::new(slot, self.timelines.get(slot).map_or(0, |timeline| timeline.submitted()))
     }
 
-    /// Returns whether work on the stream in `slot` would have to wait for a use: whether the use is of
-    /// another stream, the stream has not waited for it, and it is not known to be done.
+    /// Returns whether work on the stream in `slot` would have to wait for a use: whether the use
+    /// is of another stream, the stream has not waited for it, and it is not known to be done.
     #[inline]
     pub(crate) fn holds_up(&self, slot: usize, used: UseId) -> bool {
         let has_seen =
@@ -90,8 +94,8 @@ impl Progress {
         self.timelines.get(used.slot()).is_some_and(|timeline| timeline.is_done(used.seq()))
     }
 
-    /// Remembers that a wait for `event` is queued on the stream in `slot`: later work there is ordered
-    /// after all uses that the event covers.
+    /// Remembers that a wait for `event` is queued on the stream in `slot`: later work there is
+    /// ordered after all uses that the event covers.
     fn has_waited(&self, slot: usize, event: &Event) {
         let seen = &self.timelines[slot].seen;
         seen.raise_all(&event.seen, slot, self.reach());
@@ -117,9 +121,9 @@ impl Progress {
         self.discard_captured(event, waited)
     }
 
-    /// Discards an event if the driver reports that a graph has captured its record: the capture began
-    /// before the record, and ended before `refuse_capture`. The next call that needs the event finds a
-    /// later one, or records one.
+    /// Discards an event if the driver reports that a graph has captured its record: the capture
+    /// began before the record, and ended before `refuse_capture`. The next call that needs the
+    /// event finds a later one, or records one.
     #[inline]
     fn discard_captured<T>(&self, event: &Event, outcome: ResourceResult<T>) -> ResourceResult<T> {
         if let Err(ResourceError::Driver { code: CAPTURED_EVENT, .. }) = outcome {
@@ -156,10 +160,10 @@ impl Progress {
         CompletionLog(std::sync::Arc::downgrade(&self.timelines))
     }
 
-    /// Numbers a use that was submitted, writes the number to `marked`, and records an event for the use
-    /// if there is more than one stream: without one, a stream that must wait for the use waits for an
-    /// event with a later number. If recording fails, or the stream turns out to capture a graph, the
-    /// number still stands and the use is unrecorded.
+    /// Numbers a use that was submitted, writes the number to `marked`, and records an event for
+    /// the use if there is more than one stream: without one, a stream that must wait for the use
+    /// waits for an event with a later number. If recording fails, or the stream turns out to
+    /// capture a graph, the number still stands and the use is unrecorded.
     #[inline(always)]
     pub(crate) fn mark(&self, stream: &StreamGuard<'_>, marked: &mut u64) -> ResourceResult<()> {
         let timeline = &self.timelines[stream.slot()];
@@ -183,8 +187,8 @@ impl Progress {
         timeline.number(&timeline.lock())
     }
 
-    /// Returns an event that covers a use; `None` if the use is done. It is the first that was recorded
-    /// with the number of the use or a later one, or one recorded now.
+    /// Returns an event that covers a use; `None` if the use is done. It is the first that was
+    /// recorded with the number of the use or a later one, or one recorded now.
     ///
     /// # Errors
     ///
@@ -206,8 +210,8 @@ impl Progress {
         }
     }
 
-    /// Returns an event recorded now, which covers all work submitted to the stream so far; `None` if that
-    /// work is done by now.
+    /// Returns an event recorded now, which covers all work submitted to the stream so far; `None`
+    /// if that work is done by now.
     pub(crate) fn event_now(
         &self,
         pool: &StreamPool,
@@ -246,19 +250,19 @@ impl Progress {
         }
     }
 
-    /// Makes `last` cover all work of the stream in `slot`, which was just retired; it was recorded after
-    /// that work. `None` if that work is done.
+    /// Makes `last` cover all work of the stream in `slot`, which was just retired; it was recorded
+    /// after that work. `None` if that work is done.
     pub(crate) fn seal(&self, slot: usize, last: Option<Event>) {
         self.timelines[slot].seal(last);
     }
 
-    /// Makes the next stream of a slot wait for the last work of the retired one. So the slot has one order of work,
-    /// whichever of its streams a use was submitted to.
+    /// Makes the next stream of a slot wait for the last work of the retired one. So the slot has
+    /// one order of work, whichever of its streams a use was submitted to.
     ///
     /// # Errors
     ///
-    /// [`StreamCapturing`](ResourceError::StreamCapturing) if there is such work and `next` captures a graph;
-    /// [`Driver`](ResourceError::Driver).
+    /// [`StreamCapturing`](ResourceError::StreamCapturing) if there is such work and `next`
+    /// captures a graph; [`Driver`](ResourceError::Driver).
     pub(crate) fn order_after_retired(
         &self,
         device: &Device,
@@ -280,8 +284,8 @@ impl Progress {
         self.timelines[slot].continue_with_next();
     }
 
-    /// Starts the recording of uses, and records one event that covers all earlier ones. Called before a
-    /// second stream is leased.
+    /// Starts the recording of uses, and records one event that covers all earlier ones. Called
+    /// before a second stream is leased.
     pub(crate) fn announce_second_stream(&self, pool: &StreamPool) -> ResourceResult<()> {
         self.several.store(true, Ordering::SeqCst);
         if !self.is_announced.load(Ordering::Acquire) {
@@ -291,16 +295,16 @@ impl Progress {
         Ok(())
     }
 
-    /// Returns the end of the slots in which an event was recorded. If it misses one that is recorded just
-    /// now, an event covers less than it could: one wait more than needed.
+    /// Returns the end of the slots in which an event was recorded. If it misses one that is
+    /// recorded just now, an event covers less than it could: one wait more than needed.
     #[inline]
     fn reach(&self) -> usize {
         self.reach.load(Ordering::Relaxed)
     }
 
-    /// Records an event for use `seq`: the one given, or another one. An event that a graph has captured
-    /// orders nothing outside of the graph, and adds no node to it: it is discarded. A capture can begin
-    /// at any time, so this looks for one after the record.
+    /// Records an event for use `seq`: the one given, or another one. An event that a graph has
+    /// captured orders nothing outside of the graph, and adds no node to it: it is discarded. A
+    /// capture can begin at any time, so this looks for one after the record.
     #[inline(always)]
     fn record<'p>(
         &'p self,
@@ -329,8 +333,8 @@ impl Progress {
         outcome.and(recorded.map_err(failed))
     }
 
-    /// Returns an event to record for use `seq`, where none is known to be done: queries one now and then,
-    /// and creates one if that is not done.
+    /// Returns an event to record for use `seq`, where none is known to be done: queries one now
+    /// and then, and creates one if that is not done.
     #[cold]
     fn another_event(
         &self,

@@ -9,9 +9,9 @@ use dmr_core::ResourceResult;
 
 use crate::Device;
 
-/// The right to make driver calls that a capture forbids, during a call of [`Device::relaxed`]: queries and
-/// synchronisation of events and streams, `cuMemAlloc`, `cuMemFree`, page-locked memory, memory pools of the
-/// driver.
+/// The right to make driver calls that a capture forbids, during a call of [`Device::relaxed`]:
+/// queries and synchronisation of events and streams, `cuMemAlloc`, `cuMemFree`, page-locked
+/// memory, memory pools of the driver.
 ///
 /// It cannot be kept:
 ///
@@ -31,12 +31,13 @@ pub struct RelaxedCapture<'d> {
 struct ModeBefore(CUstreamCaptureMode);
 
 impl Device {
-    /// Binds the device's context, and makes `calls` that a capture forbids. Costs two driver calls that take
-    /// 10 ns each, besides those of [`bind`](Self::bind).
+    /// Binds the device's context, and makes `calls` that a capture forbids. Costs two driver calls
+    /// that take 10 ns each, besides those of [`bind`](Self::bind).
     ///
-    /// While a thread captures a graph in global mode, such a call of any thread fails, and ends that capture
-    /// as invalid; in thread-local mode, such a call of that thread does. During `calls` the driver does not
-    /// check for captures; the caller makes sure that they concern no stream and no event that captures.
+    /// While a thread captures a graph in global mode, such a call of any thread fails, and ends
+    /// that capture as invalid; in thread-local mode, such a call of that thread does. During
+    /// `calls` the driver does not check for captures; the caller makes sure that they concern no
+    /// stream and no event that captures.
     ///
     /// # Errors
     ///

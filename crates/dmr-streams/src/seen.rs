@@ -10,8 +10,8 @@ const WORDS: usize = 32;
 /// The last use of each other stream that a stream has waited for, remembered for at most [`WORDS`]
 /// streams.
 ///
-/// A word holds a [`UseId`], or 0; the slot of its stream modulo [`WORDS`] is the word's index.
-/// Of two streams with the same index only the one raised last is remembered. A use that was forgotten
+/// A word holds a [`UseId`], or 0; the slot of its stream modulo [`WORDS`] is the word's index. Of
+/// two streams with the same index only the one raised last is remembered. A use that was forgotten
 /// costs a wait that was not needed; no wait is left out, because every word is true by itself.
 pub(crate) struct Seen([AtomicU64; WORDS]);
 
@@ -41,8 +41,8 @@ impl Seen {
         }
     }
 
-    /// Remembers all uses that `other` covers, except for those of the stream in `own` and those in words
-    /// from index `reach` on.
+    /// Remembers all uses that `other` covers, except for those of the stream in `own` and those in
+    /// words from index `reach` on.
     pub(crate) fn raise_all(&self, other: &Self, own: usize, reach: usize) {
         for (slot, seq) in other.iter(reach).filter(|(slot, _)| *slot != own) {
             self.raise(slot, seq);

@@ -1,5 +1,5 @@
-//! Reports blocks, and what launches declare, to the simulated driver, through functions that NVIDIA's driver does
-//! not have.
+//! Reports blocks, and what launches declare, to the simulated driver, through functions that
+//! NVIDIA's driver does not have.
 
 use std::ffi::{c_char, c_int};
 use std::fmt;
@@ -14,16 +14,17 @@ use crate::library::optional;
 use crate::{Device, StreamGuard};
 
 impl Device {
-    /// Returns the observer that is part of the driver. The simulated driver has one, and reports wrong and
-    /// unordered accesses to the blocks that are reported to it, with their tags. NVIDIA's driver has none.
+    /// Returns the observer that is part of the driver. The simulated driver has one, and reports
+    /// wrong and unordered accesses to the blocks that are reported to it, with their tags.
+    /// NVIDIA's driver has none.
     #[must_use]
     pub fn memory_observer(&self) -> Option<Arc<dyn MemoryObserver>> {
         Some(Arc::clone(self.simulated()?) as Arc<dyn MemoryObserver>)
     }
 }
 
-/// The functions of `dmr_sim::driver::carved`. Their results are ignored: they fail only in a universe that
-/// has ended, which reports nothing.
+/// The functions of `dmr_sim::driver::carved`. Their results are ignored: they fail only in a
+/// universe that has ended, which reports nothing.
 pub(crate) struct SimulatedDriver {
     universe: u32,
     heap_created: unsafe extern "C" fn(u32, u64, u64) -> c_int,
@@ -49,8 +50,8 @@ const ALL_STREAMS: CUstream = std::ptr::without_provenance_mut(usize::MAX);
 /// The most bytes of a finding in an error. The universe keeps the whole.
 const MAX_FINDING: usize = 4096;
 
-/// A use as the driver takes it: an address in the block, the block's number, the first address and the one behind
-/// the last (0 and `u64::MAX` for the whole block), and 1 for each kind of access.
+/// A use as the driver takes it: an address in the block, the block's number, the first address and
+/// the one behind the last (0 and `u64::MAX` for the whole block), and 1 for each kind of access.
 #[repr(C)]
 struct DeclaredUse {
     ptr: u64,
@@ -66,8 +67,8 @@ impl SimulatedDriver {
     pub(crate) fn of(ordinal: usize) -> Option<Arc<Self>> {
         type UniverseOf = unsafe extern "C" fn(c_int, *mut u32) -> c_int;
         let mut universe = 0;
-        // SAFETY: only the simulated driver has functions with these names, and they have these types; the
-        // first is called with the address of a 32-bit integer.
+        // SAFETY: only the simulated driver has functions with these names, and they have these
+        // types; the first is called with the address of a 32-bit integer.
         unsafe {
             let universe_of: UniverseOf = optional("dmrSimUniverseOf")?;
             if universe_of(c_int::try_from(ordinal).ok()?, &mut universe) != 0 {
@@ -128,14 +129,15 @@ impl SimulatedDriver {
     fn declare(self: &Arc<Self>, stream: CUstream, uses: Option<&[DeclaredUse]>) -> Declaration {
         let mut id = 0;
         let (first, count) = uses.map_or((std::ptr::null(), 0), |uses| (uses.as_ptr(), uses.len()));
-        // SAFETY: the uses can be read, and the id written, during the call. A slice has no null address.
+        // SAFETY: the uses can be read, and the id written, during the call. A slice has no null
+        // address.
         unsafe { (self.declaration_begun)(self.universe, stream, first, count, &mut id) };
         Declaration { driver: Arc::clone(self), id }
     }
 }
 
-/// A declaration in force, until this is dropped. The simulated driver compares with it what the thread that has made
-/// it submits.
+/// A declaration in force, until this is dropped. The simulated driver compares with it what the
+/// thread that has made it submits.
 #[derive(Debug)]
 #[must_use = "it ends when this is dropped"]
 pub struct Declaration {
@@ -144,10 +146,11 @@ pub struct Declaration {
 }
 
 impl Declaration {
-    /// Declares that the work of a launch, which the calling thread submits, accesses memory as `uses` says and no
-    /// other memory of blocks, until the returned value is dropped: on this stream or, without one, on
-    /// all. Without `uses` the work may access anything. A declaration for all streams replaces the
-    /// earlier ones while it is in force; one for a stream adds to them.
+    /// Declares that the work of a launch, which the calling thread submits, accesses memory as
+    /// `uses` says and no other memory of blocks, until the returned value is dropped: on this
+    /// stream or, without one, on all. Without `uses` the work may access anything. A declaration
+    /// for all streams replaces the earlier ones while it is in force; one for a stream adds to
+    /// them.
     ///
     /// `None` unless the device is simulated: NVIDIA's driver compares nothing.
     pub fn begin<'u>(
@@ -163,8 +166,8 @@ impl Declaration {
         Some(driver.declare(stream, uses.as_deref()))
     }
 
-    /// Declares as [`begin`](Self::begin) does for all streams, and that the work reads and writes `bytes` bytes of
-    /// host memory at `host`, which may be pinned.
+    /// Declares as [`begin`](Self::begin) does for all streams, and that the work reads and writes
+    /// `bytes` bytes of host memory at `host`, which may be pinned.
     pub fn begin_with_host<'u>(
         device: &Device,
         uses: impl IntoIterator<Item = &'u BlockUse>,
@@ -242,8 +245,8 @@ impl MemoryObserver for SimulatedDriver {
         unsafe { (self.region_freed)(self.universe, ptr) };
     }
 
-    /// Returns `true`: it checks work at submission. Queries by a pool would be orders that the program has
-    /// not made, and would hide races.
+    /// Returns `true`: it checks work at submission. Queries by a pool would be orders that the
+    /// program has not made, and would hide races.
     fn follows_streams(&self) -> bool {
         true
     }

@@ -21,11 +21,13 @@ pub(crate) use adopted::Adopted;
 use memory::SliceMemory;
 use resource::Slices;
 
-/// The slices of cudarc that were adopted by a stream pool: a resource whose every block is a [`CudaSlice`].
+/// The slices of cudarc that were adopted by a stream pool: a resource whose every block is a
+/// [`CudaSlice`].
 ///
-/// A block is a slice that was [adopted](Self::adopt), or one that [`allocate`](DeviceMemoryResource::allocate) had
-/// cudarc allocate. Its uses are tracked. A slice is freed as cudarc does: on its own stream, which waits for all uses
-/// of the block first; no other stream waits, and the host does not. [`give_back`](Self::give_back) returns it.
+/// A block is a slice that was [adopted](Self::adopt), or one that
+/// [`allocate`](DeviceMemoryResource::allocate) had cudarc allocate. Its uses are tracked. A slice
+/// is freed as cudarc does: on its own stream, which waits for all uses of the block first; no
+/// other stream waits, and the host does not. [`give_back`](Self::give_back) returns it.
 ///
 /// All values for one stream pool are the same resource, which lives as long as the pool.
 #[derive(Clone)]
@@ -64,19 +66,20 @@ impl CudaSlices {
         Self { streams, resource }
     }
 
-    /// Adopts a slice as a block whose home stream is `home`. The next work on `home` comes after the work on the
-    /// slice's own stream so far, and after the last read and the last write that cudarc has recorded.
+    /// Adopts a slice as a block whose home stream is `home`. The next work on `home` comes after
+    /// the work on the slice's own stream so far, and after the last read and the last write that
+    /// cudarc has recorded.
     ///
-    /// cudarc records one reader, the last: if several other streams read the slice, synchronise them first. With
-    /// cudarc's event tracking disabled, also those that wrote it.
+    /// cudarc records one reader, the last: if several other streams read the slice, synchronise
+    /// them first. With cudarc's event tracking disabled, also those that wrote it.
     ///
     /// # Errors
     ///
     /// The slice is in the error, as it was, except that streams may have been made to wait.
-    /// [`InvalidSize`](ResourceError::InvalidSize) for a slice of no bytes, and for an address that is no multiple of
-    /// 256 bytes; [`StreamMisuse`](ResourceError::StreamMisuse) for a slice of another context;
-    /// [`StreamCapturing`](ResourceError::StreamCapturing) if either stream captures a graph;
-    /// [`Driver`](ResourceError::Driver).
+    /// [`InvalidSize`](ResourceError::InvalidSize) for a slice of no bytes, and for an address that
+    /// is no multiple of 256 bytes; [`StreamMisuse`](ResourceError::StreamMisuse) for a slice of
+    /// another context; [`StreamCapturing`](ResourceError::StreamCapturing) if either stream
+    /// captures a graph; [`Driver`](ResourceError::Driver).
     pub fn adopt<T>(
         &self,
         mut slice: CudaSlice<T>,
@@ -89,16 +92,17 @@ impl CudaSlices {
         }
     }
 
-    /// Gives a block back as a slice of its first `len` elements, whose stream waits for all uses of the block, and for
-    /// the work on the home stream. cudarc orders its later uses on other streams after that. The slice owns all memory
-    /// of the block, whatever its length.
+    /// Gives a block back as a slice of its first `len` elements, whose stream waits for all uses
+    /// of the block, and for the work on the home stream. cudarc orders its later uses on other
+    /// streams after that. The slice owns all memory of the block, whatever its length.
     ///
     /// # Errors
     ///
-    /// The block is in the error, and is as it was. [`OutOfBounds`](ResourceError::OutOfBounds) for more elements than
-    /// the block has bytes for; [`ForeignBlock`](ResourceError::ForeignBlock) for a block of another
-    /// resource; [`WindowConflict`](ResourceError::WindowConflict) if a launch that uses it is prepared;
-    /// [`StreamCapturing`](ResourceError::StreamCapturing); [`Driver`](ResourceError::Driver).
+    /// The block is in the error, and is as it was. [`OutOfBounds`](ResourceError::OutOfBounds) for
+    /// more elements than the block has bytes for; [`ForeignBlock`](ResourceError::ForeignBlock)
+    /// for a block of another resource; [`WindowConflict`](ResourceError::WindowConflict) if a
+    /// launch that uses it is prepared; [`StreamCapturing`](ResourceError::StreamCapturing);
+    /// [`Driver`](ResourceError::Driver).
     ///
     /// # Safety
     ///
@@ -117,8 +121,8 @@ impl CudaSlices {
 }
 
 impl Device {
-    /// Makes a slice of cudarc on `stream`, of memory that is allocated otherwise. Its last write is the stream's work
-    /// so far.
+    /// Makes a slice of cudarc on `stream`, of memory that is allocated otherwise. Its last write
+    /// is the stream's work so far.
     ///
     /// # Errors
     ///
@@ -126,8 +130,8 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// `len` elements are at `ptr`, and any bytes are a value of `T`. They stay there until the slice is leaked, or
-    /// it owns them.
+    /// `len` elements are at `ptr`, and any bytes are a value of `T`. They stay there until the
+    /// slice is leaked, or it owns them.
     pub unsafe fn slice_at<T>(
         &self,
         stream: &Arc<CudaStream>,
@@ -184,8 +188,9 @@ impl Device {
     }
 }
 
-/// Makes calls of cudarc that keep their errors in `context`, that of the stream that they use, and returns such an error.
-/// An earlier one is put back, for the program: cudarc would not make the calls, and would return it instead.
+/// Makes calls of cudarc that keep their errors in `context`, that of the stream that they use, and
+/// returns such an error. An earlier one is put back, for the program: cudarc would not make the
+/// calls, and would return it instead.
 fn checked<T>(context: &CudaContext, calls: impl FnOnce() -> T) -> Result<T, DriverError> {
     let earlier = context.check_err();
     let returned = calls();

@@ -16,11 +16,11 @@ pub(crate) struct StreamSlot {
     stream: StreamCell,
     /// The number of the current lease, or [`permanent`](Self::permanent).
     lease: AtomicU32,
-    /// The lease number of ids that need no lease: [`PERMANENT`], and another number for each stream that is
-    /// adopted.
+    /// The lease number of ids that need no lease: [`PERMANENT`], and another number for each
+    /// stream that is adopted.
     permanent: AtomicU32,
-    /// `Some` in a slot for adopted streams: counts the calls and windows that delay the retirement of its
-    /// stream. It is retired where there is no stream.
+    /// `Some` in a slot for adopted streams: counts the calls and windows that delay the retirement
+    /// of its stream. It is retired where there is no stream.
     holds: Option<Holds>,
 }
 
@@ -39,7 +39,8 @@ pub(crate) struct SlotLease {
     pub(crate) last_number: u32,
     /// The handle of the stream that is being adopted.
     pub(crate) adopting: Option<usize>,
-    /// The number of the retirement of its last stream, counted over all slots; 0 if there was none.
+    /// The number of the retirement of its last stream, counted over all slots; 0 if there was
+    /// none.
     pub(crate) retirement: u64,
 }
 
@@ -113,8 +114,9 @@ impl StreamSlot {
         self.holds.as_ref()
     }
 
-    /// Begins a call on the adopted stream, if ids of this lease number name it. The number is compared again when
-    /// the call is counted: the stream may have been retired meanwhile, and another one adopted here.
+    /// Begins a call on the adopted stream, if ids of this lease number name it. The number is
+    /// compared again when the call is counted: the stream may have been retired meanwhile, and
+    /// another one adopted here.
     #[inline(never)]
     pub(crate) fn enter_adopted(&self, holds: &Holds, lease: u32) -> bool {
         if !self.admits(lease) || !holds.enter() {
@@ -146,7 +148,8 @@ impl StreamSlot {
         }
     }
 
-    /// Sets the pool's own stream, unless another thread has set one; returns the stream of the slot.
+    /// Sets the pool's own stream, unless another thread has set one; returns the stream of the
+    /// slot.
     pub(crate) fn set_own(&self, created: PoolStream) -> &PoolStream {
         debug_assert!(self.holds.is_none());
         // SAFETY: as in `own`.
@@ -157,17 +160,20 @@ impl StreamSlot {
     ///
     /// # Safety
     ///
-    /// The slot has a stream, and keeps it during the borrow: it is the pool's own, or one that the caller holds.
+    /// The slot has a stream, and keeps it during the borrow: it is the pool's own, or one that the
+    /// caller holds.
     #[inline]
     pub(crate) unsafe fn entered(&self) -> &PoolStream {
         // SAFETY: the caller's obligations.
         unsafe { self.stream.get().unwrap_unchecked() }
     }
 
-    /// Returns the adopted stream, if there is one that is not retired. The caller has locked the leases.
+    /// Returns the adopted stream, if there is one that is not retired. The caller has locked the
+    /// leases.
     pub(crate) fn adopted<'a>(&'a self, _: &'a [SlotLease]) -> Option<&'a Arc<CudaStream>> {
         self.holds.as_ref()?;
-        // SAFETY: `begin_stream` and `end_stream` replace it under the lock, which is held during the borrow.
+        // SAFETY: `begin_stream` and `end_stream` replace it under the lock, which is held during
+        // the borrow.
         Some(&unsafe { self.stream.get() }?.stream)
     }
 
@@ -177,8 +183,8 @@ impl StreamSlot {
         stream.is_some_and(|stream| stream.cu_stream() as usize == handle)
     }
 
-    /// Begins the time of an adopted stream, with its first lease: calls with its ids enter the slot from here on.
-    /// The caller has locked the leases, and has taken the slot.
+    /// Begins the time of an adopted stream, with its first lease: calls with its ids enter the
+    /// slot from here on. The caller has locked the leases, and has taken the slot.
     pub(crate) fn begin_stream(
         &self,
         _: &mut [SlotLease],
@@ -186,7 +192,8 @@ impl StreamSlot {
         numbers: LeaseNumbers,
     ) {
         let Some(holds) = self.holds.as_ref().filter(|holds| holds.is_retired()) else { return };
-        // SAFETY: no call has entered the slot, because it is retired, and no thread reads under the lock.
+        // SAFETY: no call has entered the slot, because it is retired, and no thread reads under
+        // the lock.
         drop(unsafe { self.stream.replace(Some(PoolStream { stream, priority: 0 })) });
         self.permanent.store(numbers.permanent, Ordering::Release);
         self.lease.store(numbers.lease, Ordering::Release);
@@ -206,7 +213,8 @@ impl StreamSlot {
 #[derive(Default)]
 struct StreamCell(UnsafeCell<OnceLock<PoolStream>>);
 
-// SAFETY: a `OnceLock` of a stream can be shared. Only `replace` needs it alone, which its caller grants.
+// SAFETY: a `OnceLock` of a stream can be shared. Only `replace` needs it alone, which its caller
+// grants.
 unsafe impl Sync for StreamCell {}
 
 impl StreamCell {

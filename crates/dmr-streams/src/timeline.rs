@@ -4,8 +4,8 @@
 //! work was submitted and before an event is recorded for it, so an event covers every use of its
 //! stream with the same number or a smaller one, whichever threads submitted them.
 //!
-//! Uses get even numbers. An allocation takes the odd number before the next use's, without counting:
-//! it needs no event of its own, and any later one covers it.
+//! Uses get even numbers. An allocation takes the odd number before the next use's, without
+//! counting: it needs no event of its own, and any later one covers it.
 //!
 //! Makes no driver call: generic over the driver's event `D`, so that it can be model-checked.
 
@@ -19,8 +19,8 @@ use dmr_core::{SpinLock, SpinLockGuard};
 /// recorded again otherwise.
 const EVENTS_PER_QUERY: usize = 64;
 
-/// The number of oldest events that are searched for one to record again, and of newest events that are
-/// searched one by one for one to wait for.
+/// The number of oldest events that are searched for one to record again, and of newest events that
+/// are searched one by one for one to wait for.
 const LOOKS: usize = 8;
 
 /// The uses of one stream.
@@ -37,8 +37,8 @@ pub(crate) struct Timeline<D> {
 
 /// The events of a stream.
 pub(crate) struct Events<D> {
-    /// Sorted by number: events that are being recorded, that may be waited for, or that are done and can
-    /// be recorded again. It grows to the number of events in flight.
+    /// Sorted by number: events that are being recorded, that may be waited for, or that are done
+    /// and can be recorded again. It grows to the number of events in flight.
     recorded: VecDeque<Recorded<D>>,
     /// Events whose record has failed, or belongs to a graph.
     spare: Vec<Arc<StreamEvent<D>>>,
@@ -104,8 +104,8 @@ impl<D> Timeline<D> {
         }
     }
 
-    /// Returns the number that stands for all work submitted so far: that of an allocation that was just
-    /// submitted.
+    /// Returns the number that stands for all work submitted so far: that of an allocation that was
+    /// just submitted.
     #[inline]
     pub(crate) fn submitted(&self) -> u64 {
         self.last.load(Ordering::SeqCst) + 1
@@ -117,8 +117,9 @@ impl<D> Timeline<D> {
         self.done.load(Ordering::Acquire) >= seq
     }
 
-    /// Remembers that uses up to `seq` are done. If two threads call it at the same time, the smaller number
-    /// may remain: that costs a wait or a query, and saves an atomic read-modify-write.
+    /// Remembers that uses up to `seq` are done. If two threads call it at the same time, the
+    /// smaller number may remain: that costs a wait or a query, and saves an atomic
+    /// read-modify-write.
     pub(crate) fn raise_done(&self, seq: u64) {
         if self.done.load(Ordering::Relaxed) < seq {
             // Release: a thread that reads this submits after the work was done.
@@ -135,8 +136,8 @@ impl<D> Timeline<D> {
     #[inline]
     pub(crate) fn number(&self, _: &SpinLockGuard<'_, Events<D>>) -> u64 {
         let seq = self.last.load(Ordering::Relaxed) + 2;
-        // Release, and no exchange: a thread that submits an allocation after an event was recorded for
-        // this number is ordered after the record by the driver, and so reads the number.
+        // Release, and no exchange: a thread that submits an allocation after an event was recorded
+        // for this number is ordered after the record by the driver, and so reads the number.
         self.last.store(seq, Ordering::Release);
         seq
     }
@@ -179,7 +180,8 @@ impl<D> Timeline<D> {
         borrowed
     }
 
-    /// Removes an event that could not be recorded, or whose record a graph has captured: it covers no use.
+    /// Removes an event that could not be recorded, or whose record a graph has captured: it covers
+    /// no use.
     #[cold]
     pub(crate) fn discard(&self, event: &StreamEvent<D>) {
         let mut events = self.lock();
@@ -205,8 +207,8 @@ impl<D> Timeline<D> {
         found.map(|it| Arc::clone(&it.event))
     }
 
-    /// Returns the wait that orders a stream after use `seq`: for the first recorded event with that number
-    /// or a larger one, so that the stream does not wait for later work than it must.
+    /// Returns the wait that orders a stream after use `seq`: for the first recorded event with
+    /// that number or a larger one, so that the stream does not wait for later work than it must.
     pub(crate) fn cover(&self, seq: u64) -> Cover<D> {
         let events = self.lock();
         // Under the lock: an event that was recorded again meanwhile was done.
@@ -223,8 +225,8 @@ impl<D> Timeline<D> {
         Cover::Unrecorded
     }
 
-    /// Makes `last` cover all work of the stream, which was just retired; it was recorded after that work.
-    /// `None` if that work is done.
+    /// Makes `last` cover all work of the stream, which was just retired; it was recorded after
+    /// that work. `None` if that work is done.
     pub(crate) fn seal(&self, last: Option<Arc<StreamEvent<D>>>) {
         let mut events = self.lock();
         // The number of an allocation after the last use. There is none with a larger number.
@@ -242,14 +244,15 @@ impl<D> Timeline<D> {
         events.sealed = Some(Sealed { last });
     }
 
-    /// Returns the end of the work of a retired stream. `None` if the stream is not retired, or not sealed yet.
+    /// Returns the end of the work of a retired stream. `None` if the stream is not retired, or not
+    /// sealed yet.
     pub(crate) fn sealed(&self) -> Option<Sealed<D>> {
         let events = self.lock();
         events.sealed.as_ref().map(|sealed| Sealed { last: sealed.last.clone() })
     }
 
-    /// Continues with the work of another stream, which comes after all work of the retired one: every number of that
-    /// is smaller than each that follows.
+    /// Continues with the work of another stream, which comes after all work of the retired one:
+    /// every number of that is smaller than each that follows.
     pub(crate) fn continue_with_next(&self) {
         let mut events = self.lock();
         events.sealed = None;
@@ -270,8 +273,8 @@ impl<D> Events<D> {
         }
     }
 
-    /// Returns the index of the first event with number `seq` or a larger one. Searches the newest events
-    /// first: work mostly waits for work that was submitted just before.
+    /// Returns the index of the first event with number `seq` or a larger one. Searches the newest
+    /// events first: work mostly waits for work that was submitted just before.
     #[inline]
     fn first_from(&self, seq: u64) -> usize {
         let mut at = self.recorded.len();
@@ -295,8 +298,8 @@ impl<D> Events<D> {
         self.remove_unneeded_later(done)
     }
 
-    /// Removes an event as [`remove_unneeded`](Self::remove_unneeded) does, where the oldest is in use or may
-    /// not be done.
+    /// Removes an event as [`remove_unneeded`](Self::remove_unneeded) does, where the oldest is in
+    /// use or may not be done.
     #[inline(never)]
     fn remove_unneeded_later(&mut self, done: u64) -> Option<Arc<StreamEvent<D>>> {
         let is_unneeded = |it: &mut Recorded<D>| it.seq <= done && it.is_unneeded();
@@ -318,7 +321,8 @@ impl<D> Recorded<D> {
 }
 
 impl<D> StreamEvent<D> {
-    /// Returns whether a stream that waits for this also comes after use `seq` of the stream in `slot`.
+    /// Returns whether a stream that waits for this also comes after use `seq` of the stream in
+    /// `slot`.
     pub(crate) fn covers(&self, slot: usize, seq: u64) -> bool {
         if slot == self.slot { self.seq() >= seq } else { self.seen.covers(slot, seq) }
     }
@@ -349,8 +353,8 @@ impl<D> StreamEvent<D> {
     }
 }
 
-/// Returns whether there is no other `Arc` of an event. The caller holds the lock under which events are
-/// cloned.
+/// Returns whether there is no other `Arc` of an event. The caller holds the lock under which
+/// events are cloned.
 #[cfg(not(loom))]
 #[inline]
 fn is_only<T>(event: &mut Arc<T>) -> bool {

@@ -19,8 +19,8 @@ fn record(seq: u64, event: &StreamEvent<AtomicUsize>) {
     event.set_recorded();
 }
 
-/// U5: an event that a thread is about to wait for is not recorded again; a thread that is too late for
-/// the event has nothing to wait for.
+/// U5: an event that a thread is about to wait for is not recorded again; a thread that is too late
+/// for the event has nothing to wait for.
 #[test]
 fn no_event_is_recorded_again_that_a_thread_is_about_to_wait_for() {
     loom::model(|| {
@@ -48,8 +48,8 @@ fn no_event_is_recorded_again_that_a_thread_is_about_to_wait_for() {
     });
 }
 
-/// U4, U5: a wait is for an event that was recorded, with a number that is large enough; two threads
-/// that record at the same time have an event each.
+/// U4, U5: a wait is for an event that was recorded, with a number that is large enough; two
+/// threads that record at the same time have an event each.
 #[test]
 fn a_wait_is_for_a_recorded_event_that_covers_the_use() {
     loom::model(|| {

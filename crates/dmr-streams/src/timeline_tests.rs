@@ -4,8 +4,8 @@ use super::*;
 
 type TestTimeline = Timeline<usize>;
 
-/// Numbers a use; returns its number, and the event to record for it, which is made if there is none.
-/// The driver's event is a count of those that were made.
+/// Numbers a use; returns its number, and the event to record for it, which is made if there is
+/// none. The driver's event is a count of those that were made.
 fn begin<'t>(timeline: &'t TestTimeline, made: &mut usize) -> (u64, &'t StreamEvent<usize>) {
     let mut events = timeline.lock();
     let seq = timeline.number(&events);

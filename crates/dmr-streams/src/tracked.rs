@@ -24,24 +24,24 @@ use handed_over::{RetiredUpstream, UpstreamId, with_slot};
 
 /// Gives use tracking to any resource, the direct backend among them.
 ///
-/// Blocks are allocated and deallocated upstream. In between they are in the use table of the stream pool,
-/// so that launches on any stream are ordered.
+/// Blocks are allocated and deallocated upstream. In between they are in the use table of the
+/// stream pool, so that launches on any stream are ordered.
 ///
 /// # When a block is deallocated upstream
 ///
-/// At once, if all recorded uses are ordered before the home stream's next work. Otherwise the block is
-/// *retired* until its windows are closed and its uses on other streams are done. These uses are polled at
-/// the start of each [`allocate`](DeviceMemoryResource::allocate), again before that refuses for lack
-/// of memory, and in [`try_reap`](DeviceMemoryResource::try_reap);
-/// [`reap_pending`](DeviceMemoryResource::reap_pending) waits for them. Upstream may then retire the block
-/// by rules of its own; [`usage`](DeviceMemoryResource::usage) counts it once.
+/// At once, if all recorded uses are ordered before the home stream's next work. Otherwise the
+/// block is *retired* until its windows are closed and its uses on other streams are done. These
+/// uses are polled at the start of each [`allocate`](DeviceMemoryResource::allocate), again before
+/// that refuses for lack of memory, and in [`try_reap`](DeviceMemoryResource::try_reap);
+/// [`reap_pending`](DeviceMemoryResource::reap_pending) waits for them. Upstream may then retire
+/// the block by rules of its own; [`usage`](DeviceMemoryResource::usage) counts it once.
 ///
 /// If upstream tracks uses itself, none are recorded there.
 ///
 /// # Dropping it
 ///
-/// Does not wait: the home streams of blocks that are still retired are made to wait for the uses, and the
-/// blocks are deallocated upstream. Blocks with an open window are leaked.
+/// Does not wait: the home streams of blocks that are still retired are made to wait for the uses,
+/// and the blocks are deallocated upstream. Blocks with an open window are leaked.
 pub struct Tracked<R: DeviceMemoryResource> {
     upstream: Option<R>,
     streams: Arc<StreamPool>,
@@ -103,9 +103,9 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         lock(&self.retired_upstream)
     }
 
-    /// Puts a block of upstream into the use table. Refuses a block of another stream pool, with whose streams the
-    /// uses cannot be compared, and one that is not what was asked for: of another home stream, the uses on `home` would
-    /// count as ordered before its free.
+    /// Puts a block of upstream into the use table. Refuses a block of another stream pool, with
+    /// whose streams the uses cannot be compared, and one that is not what was asked for: of
+    /// another home stream, the uses on `home` would count as ordered before its free.
     fn adopt(
         &self,
         block: DeviceBlock,
@@ -202,7 +202,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
                 let DeallocateError { error, block, .. } = *refused;
                 Err(DeallocateError::new(error, with_slot(block.into_parts(), here)))
             }
-            // Another block keeps its slot, and the mark of host memory there. This one is upstream's.
+            // Another block keeps its slot, and the mark of host memory there. This one is
+            // upstream's.
             Err(Err(other)) => {
                 self.uses().vacate(slot);
                 Err(other)
@@ -210,7 +211,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         }
     }
 
-    /// Returns `true` only if the block is large enough: a resource that grows blocks tracks uses itself.
+    /// Returns `true` only if the block is large enough: a resource that grows blocks tracks uses
+    /// itself.
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         self.refuse_part(block)?;
         Ok(bytes <= block.bytes())

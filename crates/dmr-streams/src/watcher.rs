@@ -1,7 +1,9 @@
-//! The thread that looks at the events that futures wait for: one for the process, however many wait.
+//! The thread that looks at the events that futures wait for: one for the process, however many
+//! wait.
 //!
-//! It queries the first event of each stream that is waited for; the events of a stream are done in order. It
-//! sleeps for an eighth of the time that the youngest of these waits has taken so far, within
+//! It queries the first event of each stream that is waited for; the events of a stream are done in
+//! order. It sleeps for an eighth of the time that the youngest of these waits has taken so far,
+//! within
 //! [`PAUSES`]: a future is late by an eighth of its own time at most, and by a few microseconds.
 
 use std::collections::VecDeque;
@@ -76,8 +78,8 @@ impl Watcher {
         self.changed.notify_one();
     }
 
-    /// Starts the thread, under the lock of `arrived`. Returns `false` if it cannot be started, and at the end
-    /// of the process.
+    /// Starts the thread, under the lock of `arrived`. Returns `false` if it cannot be started, and
+    /// at the end of the process.
     fn start(self: &Arc<Self>) -> bool {
         if self.is_ending.load(Ordering::SeqCst) {
             return false;
@@ -107,8 +109,8 @@ impl Watcher {
         }
     }
 
-    /// Sleeps for `pause`, or until a wait arrives if it is `None`, and adds the waits that have arrived. Returns
-    /// `false` at the end of the process.
+    /// Sleeps for `pause`, or until a wait arrives if it is `None`, and adds the waits that have
+    /// arrived. Returns `false` at the end of the process.
     fn receive(&self, queues: &mut Vec<Queue>, pause: Option<Duration>) -> bool {
         let mut arrived = lock(&self.arrived);
         if arrived.is_empty() && !self.is_ending.load(Ordering::SeqCst) {
@@ -130,8 +132,8 @@ impl Watcher {
     }
 }
 
-/// The waits of the thread while it runs. However it ends, also by a panic of an executor's code, what waits is woken
-/// and looks itself from then on.
+/// The waits of the thread while it runs. However it ends, also by a panic of an executor's code,
+/// what waits is woken and looks itself from then on.
 struct Running<'w> {
     watcher: &'w Watcher,
     queues: Vec<Queue>,

@@ -1,5 +1,6 @@
-//! The conformance suite over pinned memory, but for the checks of a device that is full: the host's memory has no
-//! limit that a test could reach. A budget over pinned memory has one (`dmr-adaptors`).
+//! The conformance suite over pinned memory, but for the checks of a device that is full: the
+//! host's memory has no limit that a test could reach. A budget over pinned memory has one
+//! (`dmr-adaptors`).
 
 use std::sync::Arc;
 

@@ -8,8 +8,8 @@ use std::task::Poll;
 use dmr_streams::Completed;
 use dmr_testkit::{CountedWakes, HeldStream, Rig, block_on};
 
-/// A device has 8 queues unless `CUDA_DEVICE_MAX_CONNECTIONS` says more. With more streams than queues a held stream
-/// holds another one, too.
+/// A device has 8 queues unless `CUDA_DEVICE_MAX_CONNECTIONS` says more. With more streams than
+/// queues a held stream holds another one, too.
 const STREAMS: usize = 8;
 
 /// The operating system's threads of this process.

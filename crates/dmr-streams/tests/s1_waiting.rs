@@ -1,4 +1,5 @@
-//! S1: a call with a timeout waits for a stream, and gets one that is returned meanwhile, by whichever thread.
+//! S1: a call with a timeout waits for a stream, and gets one that is returned meanwhile, by
+//! whichever thread.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -93,8 +94,8 @@ fn a_call_waits_for_a_stream_of_its_own_priority_and_not_for_one_that_cannot_com
     });
 }
 
-/// 16 parallel queries on 3 streams, each of which finds one: none of the calls is refused, and no two have one
-/// stream.
+/// 16 parallel queries on 3 streams, each of which finds one: none of the calls is refused, and no
+/// two have one stream.
 #[test]
 fn more_threads_than_streams_all_get_one_in_turn() {
     let rig = rig(3);
@@ -113,8 +114,8 @@ fn more_threads_than_streams_all_get_one_in_turn() {
     });
 }
 
-/// Timeouts end while leases are returned. Whatever the outcome of each call, no wake-up is lost: a call without
-/// a short timeout that waits beside them is served each time.
+/// Timeouts end while leases are returned. Whatever the outcome of each call, no wake-up is lost: a
+/// call without a short timeout that waits beside them is served each time.
 #[test]
 fn timeouts_that_race_with_returned_leases_lose_no_wake_up() {
     let rig = rig(1);

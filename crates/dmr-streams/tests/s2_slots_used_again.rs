@@ -1,4 +1,5 @@
-//! S2: the slot of a retired stream is used again, and no id of before names the stream that has it now.
+//! S2: the slot of a retired stream is used again, and no id of before names the stream that has it
+//! now.
 
 #![allow(unsafe_code, reason = "adopts raw streams, which is unsafe")]
 
@@ -90,8 +91,8 @@ fn a_million_streams_are_adopted_and_retired_and_every_id_of_before_is_refused()
     rig.assert_clean();
 }
 
-/// The ledgers know a use by the slot of its stream. So what the next stream does comes after it without a wait of its
-/// own.
+/// The ledgers know a use by the slot of its stream. So what the next stream does comes after it
+/// without a wait of its own.
 #[test]
 fn the_work_of_the_next_stream_comes_after_that_of_the_retired_one() {
     let rig = rig(1);

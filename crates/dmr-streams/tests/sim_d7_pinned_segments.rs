@@ -1,4 +1,5 @@
-//! D7: pinned memory is pooled in segments: few host allocations, whole segments returned, kinds, shortage.
+//! D7: pinned memory is pooled in segments: few host allocations, whole segments returned, kinds,
+//! shortage.
 
 #![allow(unsafe_code, reason = "the host reads and writes pinned memory; flags are the driver's")]
 

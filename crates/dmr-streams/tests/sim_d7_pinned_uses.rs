@@ -1,4 +1,5 @@
-//! D7: pinned memory is allocated again only when its uses are done; the host waits for the uses of its bytes.
+//! D7: pinned memory is allocated again only when its uses are done; the host waits for the uses of
+//! its bytes.
 
 #![allow(unsafe_code, reason = "the host reads and writes pinned memory; flags are the driver's")]
 
@@ -144,7 +145,8 @@ fn the_host_waits_for_the_uses_of_its_memory_and_not_for_later_work_of_the_strea
     assert_eq!((calls.count("cuEventSynchronize"), calls.count("cuEventRecord")), (1, 0));
     // SAFETY: its use is done.
     assert_eq!(unsafe { *first.start().as_ptr() }, 1);
-    // SAFETY: as the test is about: the device has not written it yet, and does so in a later call only.
+    // SAFETY: as the test is about: the device has not written it yet, and does so in a later call
+    // only.
     assert_eq!(unsafe { second.start().as_ptr().read_volatile() }, 0);
     drop((first, second, home, away));
     rig.assert_clean();

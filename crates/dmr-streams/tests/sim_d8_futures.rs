@@ -1,4 +1,5 @@
-//! D8, simulated: what a future does when a call fails, when the device is lost, and which calls it makes.
+//! D8, simulated: what a future does when a call fails, when the device is lost, and which calls it
+//! makes.
 
 use std::sync::Arc;
 use std::task::Poll;

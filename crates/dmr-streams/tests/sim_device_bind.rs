@@ -31,7 +31,8 @@ fn two_devices_alternate_on_one_thread() {
 
 const INVALID_CONTEXT: i32 = 201;
 
-/// Calls of these functions that `StreamGuard::call` makes on a thread that has no context, or has it.
+/// Calls of these functions that `StreamGuard::call` makes on a thread that has no context, or has
+/// it.
 fn calls_on(rig: &Rig, stream: StreamId, is_bound: bool, fails: bool) -> (bool, [u64; 3]) {
     let name = "cuStreamSynchronize";
     std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! R10: what is reported as freed is freed, and a driver call that fails loses neither memory nor an error of the program.
+//! R10: what is reported as freed is freed, and a driver call that fails loses neither memory nor
+//! an error of the program.
 
 #![allow(unsafe_code, reason = "gives blocks back as slices")]
 

@@ -1,4 +1,5 @@
-//! S2, U13: an adopted stream is retired when no call and no launch uses it, and never touched again.
+//! S2, U13: an adopted stream is retired when no call and no launch uses it, and never touched
+//! again.
 
 #![allow(unsafe_code, reason = "adopts raw streams, which is unsafe")]
 
@@ -239,8 +240,8 @@ const SCENARIOS: [(&str, Scenario); 6] = [
 ];
 
 /// A thread is held in each driver call of a scenario, and the stream is retired and destroyed
-/// meanwhile, or else afterwards: no call of the driver may fail, because none is made with the handle
-/// of a destroyed stream.
+/// meanwhile, or else afterwards: no call of the driver may fail, because none is made with the
+/// handle of a destroyed stream.
 #[test]
 fn no_call_touches_a_stream_that_was_retired() {
     for make in RESOURCES {

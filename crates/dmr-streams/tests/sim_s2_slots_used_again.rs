@@ -1,4 +1,5 @@
-//! S2, U14: adopting a stream into the slot of a retired one, with failures, captures and other threads.
+//! S2, U14: adopting a stream into the slot of a retired one, with failures, captures and other
+//! threads.
 
 #![allow(unsafe_code, reason = "adopts raw streams, which is unsafe")]
 
@@ -116,7 +117,8 @@ fn a_capturing_stream_is_refused_while_it_would_have_to_wait_and_its_capture_goe
     rig.assert_clean();
 }
 
-/// Other threads wait for the work of streams that are retired meanwhile, and whose slot is used again.
+/// Other threads wait for the work of streams that are retired meanwhile, and whose slot is used
+/// again.
 #[test]
 fn threads_find_the_last_work_of_a_slot_while_its_streams_change() {
     let rig = rig(1);

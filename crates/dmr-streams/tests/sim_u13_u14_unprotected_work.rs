@@ -1,5 +1,5 @@
-//! U13, U14: work that cannot be recorded is waited for, or its block is never freed; and nothing is
-//! silently left out of a graph.
+//! U13, U14: work that cannot be recorded is waited for, or its block is never freed; and nothing
+//! is silently left out of a graph.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! U14, U13: an event that a graph has captured stands for no use, even if the capture has ended before
-//! the event is queried.
+//! U14, U13: an event that a graph has captured stands for no use, even if the capture has ended
+//! before the event is queried.
 
 #![allow(unsafe_code, reason = "captures begin and end in the driver")]
 

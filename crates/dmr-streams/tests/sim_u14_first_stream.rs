@@ -1,5 +1,5 @@
-//! U14: the first stream of a context, with which cudarc begins to order by events, ends no capture, and no work is left
-//! out of that order.
+//! U14: the first stream of a context, with which cudarc begins to order by events, ends no
+//! capture, and no work is left out of that order.
 
 #![allow(unsafe_code, reason = "captures begin and end in the driver")]
 

@@ -1,5 +1,5 @@
-//! U13, U14: dropping pinned memory makes no driver call: it does not wait, leaves the current context as it is, and
-//! ends no capture. None is allocated on a stream that captures.
+//! U13, U14: dropping pinned memory makes no driver call: it does not wait, leaves the current
+//! context as it is, and ends no capture. None is allocated on a stream that captures.
 
 #![allow(unsafe_code, reason = "captures begin and end in the driver")]
 
@@ -29,8 +29,8 @@ fn a_drop_makes_no_driver_call_and_leaves_the_context_current() {
     rig.assert_clean();
 }
 
-/// The driver refuses to make the legacy stream depend on what a blocking stream captures, and ends that
-/// capture.
+/// The driver refuses to make the legacy stream depend on what a blocking stream captures, and ends
+/// that capture.
 #[test]
 fn a_drop_of_memory_of_the_legacy_stream_ends_no_capture() {
     let rig = Rig::simulated();

@@ -1,4 +1,5 @@
-//! U15: uses of disjoint parts of a block neither conflict nor wait; uses of overlapping parts are ordered.
+//! U15: uses of disjoint parts of a block neither conflict nor wait; uses of overlapping parts are
+//! ordered.
 
 #![allow(unsafe_code, reason = "captures")]
 
@@ -278,8 +279,8 @@ fn a_block_in_many_parts_is_ordered() {
     scene.assert_clean();
 }
 
-/// U13: a use of a part whose event cannot be recorded is synchronised instead. What other streams do with
-/// other parts is still waited for.
+/// U13: a use of a part whose event cannot be recorded is synchronised instead. What other streams
+/// do with other parts is still waited for.
 #[test]
 fn a_use_that_was_synchronised_removes_no_use_of_another_part() {
     let scene = Scene::new();

@@ -1,5 +1,5 @@
-//! U3: events are recycled: those of a block's uses serve others once they are done, and what has become
-//! of the block does not matter.
+//! U3: events are recycled: those of a block's uses serve others once they are done, and what has
+//! become of the block does not matter.
 
 use std::sync::Arc;
 

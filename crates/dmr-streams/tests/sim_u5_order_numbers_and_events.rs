@@ -35,8 +35,8 @@ fn read(rig: &Rig, resource: &dyn DeviceMemoryResource, on: StreamId, block: &De
     resource.finish_uses(window).unwrap();
 }
 
-/// Writes `early` on `on`, and runs `meanwhile` when its event has been recorded and not been marked as
-/// recorded.
+/// Writes `early` on `on`, and runs `meanwhile` when its event has been recorded and not been
+/// marked as recorded.
 fn write_and_meanwhile(
     rig: &Rig,
     resource: &Tracked<DirectCudaResource>,

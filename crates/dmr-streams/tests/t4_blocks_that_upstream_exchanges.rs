@@ -1,5 +1,5 @@
-//! T4: a refusal of upstream with another block in it makes no second block of the memory that upstream has kept, and
-//! loses no block: the other one is in the error.
+//! T4: a refusal of upstream with another block in it makes no second block of the memory that
+//! upstream has kept, and loses no block: the other one is in the error.
 
 use std::sync::Arc;
 
@@ -85,7 +85,8 @@ fn a_retired_block_that_upstream_keeps_is_not_passed_to_it_again() {
     drop(tracked);
 }
 
-/// U8: the uses on the stream that was asked for would count as ordered before a free on another one.
+/// U8: the uses on the stream that was asked for would count as ordered before a free on another
+/// one.
 #[test]
 fn a_block_of_another_home_stream_or_size_is_refused_and_deallocated() {
     let rig = Rig::new();

@@ -1,4 +1,5 @@
-//! [`Exchanging`]: a resource that keeps a block and returns another one, as any safe implementation may.
+//! [`Exchanging`]: a resource that keeps a block and returns another one, as any safe
+//! implementation may.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

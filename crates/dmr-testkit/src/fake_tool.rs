@@ -1,7 +1,7 @@
 //! A fake tool with NVTX's memory extension: it records its calls, and the errors in them.
 //!
-//! It reads its arguments by the offsets of the C headers of NVTX 3, on a 64-bit machine, and does not use
-//! the structures of `dmr-nvtx`.
+//! It reads its arguments by the offsets of the C headers of NVTX 3, on a 64-bit machine, and does
+//! not use the structures of `dmr-nvtx`.
 
 #![allow(unsafe_code, reason = "stands in for a C library")]
 
@@ -95,8 +95,8 @@ pub fn session() -> Session {
 }
 
 impl Session {
-    /// Lets the tool refuse every heap from now on, as Compute Sanitizer does over other memory than
-    /// that of `cuMemAlloc`.
+    /// Lets the tool refuse every heap from now on, as Compute Sanitizer does over other memory
+    /// than that of `cuMemAlloc`.
     pub fn refuse_heaps(&self) {
         with(|state| state.refuses_heaps = true);
     }

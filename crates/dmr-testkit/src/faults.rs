@@ -4,11 +4,12 @@ use dmr_sim::Universe;
 
 use crate::Rig;
 
-/// Runs `scenario` once for each driver call that it makes, and makes that call fail with `code`. Each run
-/// is on a new simulated machine, with a value that `prepare` makes. Returns the number of calls that failed.
+/// Runs `scenario` once for each driver call that it makes, and makes that call fail with `code`.
+/// Each run is on a new simulated machine, with a value that `prepare` makes. Returns the number of
+/// calls that failed.
 ///
-/// Only one call fails in each run, so the scenario can repeat the failed call, which must then succeed.
-/// The scenario itself checks the state afterwards.
+/// Only one call fails in each run, so the scenario can repeat the failed call, which must then
+/// succeed. The scenario itself checks the state afterwards.
 pub fn for_each_driver_call<T>(
     code: i32,
     prepare: impl Fn(&Rig) -> T,

@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Waits for a forked child of this process. Returns its exit code; `None` if a signal has ended it, or if it has not
-/// ended within a minute: then it is killed.
+/// Waits for a forked child of this process. Returns its exit code; `None` if a signal has ended
+/// it, or if it has not ended within a minute: then it is killed.
 pub fn exit_code(child: libc::pid_t) -> Option<i32> {
     let start = Instant::now();
     loop {

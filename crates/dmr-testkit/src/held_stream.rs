@@ -9,8 +9,8 @@ use cudarc::driver::{CudaStream, result, sys};
 use dmr_core::StreamId;
 use dmr_streams::StreamPool;
 
-/// A stream that waits for a word in page-locked memory, and goes on when this is released or dropped. The drop
-/// waits for the stream.
+/// A stream that waits for a word in page-locked memory, and goes on when this is released or
+/// dropped. The drop waits for the stream.
 #[derive(Debug)]
 pub struct HeldStream {
     /// Of page-locked memory, which this frees when the stream has gone on.
@@ -31,7 +31,8 @@ impl HeldStream {
         let stream = streams.enter(stream.into()).expect("the stream");
         let at = word.as_ptr().expose_provenance() as u64;
         let flags = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
-        // SAFETY: the stream is alive while it is entered, and the word until the stream has gone on.
+        // SAFETY: the stream is alive while it is entered, and the word until the stream has gone
+        // on.
         let wait = |stream| unsafe { sys::cuStreamWaitValue32_v2(stream, at, 1, flags) }.result();
         stream.call(wait).expect("cuStreamWaitValue32");
         Self { word, stream: Arc::clone(stream.stream()) }

@@ -8,7 +8,8 @@ use dmr_streams::{Device, PatternOps, StreamLease, StreamPool, StreamPoolConfig}
 
 use crate::ResourceHarness;
 
-/// The device, streams and operations of one test. On the simulator each rig has a universe of its own.
+/// The device, streams and operations of one test. On the simulator each rig has a universe of its
+/// own.
 #[derive(Debug)]
 pub struct Rig {
     // Fields are dropped in this order: the universe last.
@@ -24,18 +25,19 @@ pub struct RigConfig {
     pub streams: StreamPoolConfig,
     /// The universe; by default a new one. A rig with a universe is simulated.
     pub universe: Option<Universe>,
-    /// The memory of each device of a new universe, in bytes; by default as much as the simulator gives it.
+    /// The memory of each device of a new universe, in bytes; by default as much as the simulator
+    /// gives it.
     pub capacity: Option<u64>,
     /// The device: 0 is the first of the universe, or of the machine.
     pub device: usize,
-    /// `true` for the simulator even if there is a GPU: for tests that count calls, inject faults or read race
-    /// reports.
+    /// `true` for the simulator even if there is a GPU: for tests that count calls, inject faults
+    /// or read race reports.
     pub simulated: bool,
 }
 
 impl Rig {
-    /// The memory of a small simulated device, in bytes: when blocks of the driver's pool have taken all pages of
-    /// 2 MiB, there is room for the results of checks.
+    /// The memory of a small simulated device, in bytes: when blocks of the driver's pool have
+    /// taken all pages of 2 MiB, there is room for the results of checks.
     pub const SMALL: u64 = 9 << 20;
 
     /// Makes a rig on the driver that the process uses.
@@ -43,8 +45,8 @@ impl Rig {
         Self::with(RigConfig::default())
     }
 
-    /// Makes a rig whose device, if it is simulated, has [`SMALL`](Self::SMALL) bytes: for tests that fill the memory
-    /// of the device, and check all of it.
+    /// Makes a rig whose device, if it is simulated, has [`SMALL`](Self::SMALL) bytes: for tests
+    /// that fill the memory of the device, and check all of it.
     pub fn small() -> Self {
         Self::with(RigConfig { capacity: Some(Self::SMALL), ..RigConfig::default() })
     }
@@ -78,9 +80,9 @@ impl Rig {
         Self { ops, streams, universe }
     }
 
-    /// Makes two rigs on two devices of one machine: on two GPUs if there are two, otherwise simulated. Where
-    /// `DMR_DRIVER=cuda` is set and there are fewer, panics. Makes the first call of the process that selects a
-    /// driver.
+    /// Makes two rigs on two devices of one machine: on two GPUs if there are two, otherwise
+    /// simulated. Where `DMR_DRIVER=cuda` is set and there are fewer, panics. Makes the first call
+    /// of the process that selects a driver.
     pub fn pair() -> [Self; 2] {
         match dmr_sim::select_for(2).expect("a driver with two devices") {
             Driver::Simulated(_) => Self::simulated_pair(),
@@ -156,13 +158,14 @@ impl Rig {
         if described.is_empty() { Ok(()) } else { Err(described.join("\n")) }
     }
 
-    /// Waits for all work, and asserts that there was no race, that no check has failed, and that no
-    /// memory of the test is left. The test must have dropped everything else that uses the rig.
+    /// Waits for all work, and asserts that there was no race, that no check has failed, and that
+    /// no memory of the test is left. The test must have dropped everything else that uses the rig.
     pub fn assert_clean(self) {
         Self::assert_all_clean([self]);
     }
 
-    /// Asserts the same as [`assert_clean`](Self::assert_clean), of rigs on the devices of one machine.
+    /// Asserts the same as [`assert_clean`](Self::assert_clean), of rigs on the devices of one
+    /// machine.
     pub fn assert_all_clean<const N: usize>(rigs: [Self; N]) {
         for rig in &rigs {
             rig.device().synchronize().expect("the device's work");

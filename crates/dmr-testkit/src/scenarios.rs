@@ -1,5 +1,5 @@
-//! Small programs on several streams, one for each kind of dependency. A program is correct with all waits
-//! of the use table, and has a race without any one of them.
+//! Small programs on several streams, one for each kind of dependency. A program is correct with
+//! all waits of the use table, and has a race without any one of them.
 
 use std::sync::Arc;
 
@@ -113,7 +113,8 @@ impl Stage {
         })
     }
 
-    /// Prepares uses, submits work and finishes the uses. Work that failed may have been submitted in part.
+    /// Prepares uses, submits work and finishes the uses. Work that failed may have been submitted
+    /// in part.
     fn launch(
         &self,
         stream: StreamId,

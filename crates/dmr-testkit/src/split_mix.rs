@@ -2,8 +2,9 @@
 
 /// Sebastiano Vigna's SplitMix64.
 ///
-/// The programs of dmr-programs, by number, and the benchmarks' W3, which the peers' programs draw as well,
-/// are defined by it. A crate may change its generator with a new version, and with it what a number means.
+/// The programs of dmr-programs, by number, and the benchmarks' W3, which the peers' programs draw
+/// as well, are defined by it. A crate may change its generator with a new version, and with it
+/// what a number means.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(u64);
 

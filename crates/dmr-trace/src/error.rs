@@ -45,7 +45,8 @@ pub enum TraceError {
         source: io::Error,
     },
 
-    /// The rows of a log cannot be sorted: the temporary file that holds them cannot be written or read.
+    /// The rows of a log cannot be sorted: the temporary file that holds them cannot be written or
+    /// read.
     #[non_exhaustive]
     #[error(
         "{trace}: cannot be sorted in a temporary file in {folder}: {source}; make room there, or name \

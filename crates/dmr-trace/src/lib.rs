@@ -1,9 +1,10 @@
 //! Allocation traces of GPU programs: read them, write them, replay them on any resource.
 //!
 //! A trace is a CSV file, gzip or not, with one row per call: what was allocated and freed, on
-//! which stream. [`TraceReader`] reads it in the order of the calls, in bounded memory, whatever its size;
-//! [`Replay`] makes the same calls on a [`DeviceMemoryResource`](dmr_core::DeviceMemoryResource), times
-//! each of them, checks the blocks, and returns a [`Summary`].
+//! which stream. [`TraceReader`] reads it in the order of the calls, in bounded memory, whatever
+//! its size; [`Replay`] makes the same calls on a
+//! [`DeviceMemoryResource`](dmr_core::DeviceMemoryResource), times each of them, checks the blocks,
+//! and returns a [`Summary`].
 //!
 //! | module | what it holds |
 //! | --- | --- |

@@ -37,7 +37,8 @@ impl Lines {
         &self.line
     }
 
-    /// Returns the next line, which ends in one `\n` whatever the file has there; `None` after the last.
+    /// Returns the next line, which ends in one `\n` whatever the file has there; `None` after the
+    /// last.
     pub(crate) fn next(&mut self) -> Result<Option<&[u8]>, LineError> {
         self.line.clear();
         self.number += 1;

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use crate::TraceError;
 
-/// Checks that `output` and `trace` are not the same file, also through links. A program that reads one and writes the other calls this before it
-/// opens the output. A path where no file exists passes.
+/// Checks that `output` and `trace` are not the same file, also through links. A program that reads
+/// one and writes the other calls this before it opens the output. A path where no file exists
+/// passes.
 ///
 /// # Errors
 ///
@@ -17,7 +18,8 @@ pub fn refuse_overwrite(trace: &Path, output: &Path) -> Result<(), TraceError> {
             trace: trace.display().to_string(),
             output: output.display().to_string(),
         }),
-        // A file whose metadata cannot be read cannot be opened either, and that error has its own message.
+        // A file whose metadata cannot be read cannot be opened either, and that error has its own
+        // message.
         _ => Ok(()),
     }
 }

@@ -24,15 +24,16 @@ use crate::{Noted, RowProblem, TraceError};
 /// and `bytes`) and RMM's log (`Thread,Time,Action,Pointer,Size,Stream`), plain or gzip. Blank
 /// lines and lines that start with `#` are skipped.
 ///
-/// A trace with a column `order` is sorted by it before its first row is returned; rows of one order stay
-/// in the order of the file. Without that column the order is that of the file.
+/// A trace with a column `order` is sorted by it before its first row is returned; rows of one
+/// order stay in the order of the file. Without that column the order is that of the file.
 ///
 /// Memory stays bounded whatever the file holds: a line has at most 64 KiB, of bad rows the first
-/// [`Noted::KEPT`] are kept, and sorting takes 64 MiB and a thousandth of the file, and for a log of more
-/// than 16 MiB a temporary file of its size.
+/// [`Noted::KEPT`] are kept, and sorting takes 64 MiB and a thousandth of the file, and for a log
+/// of more than 16 MiB a temporary file of its size.
 ///
-/// A row that cannot be read is counted ([`bad_rows`](Self::bad_rows)) and skipped. If a trace cannot
-/// be read any further, the rows before are returned and then the error; after it there are no more rows.
+/// A row that cannot be read is counted ([`bad_rows`](Self::bad_rows)) and skipped. If a trace
+/// cannot be read any further, the rows before are returned and then the error; after it there are
+/// no more rows.
 pub struct TraceReader {
     trace: String,
     size: Option<u64>,
@@ -320,8 +321,8 @@ impl Csv {
         Self { parser, text: vec![0; MAX_LINE + 1], ends: vec![0; Header::MAX_FIELDS] }
     }
 
-    /// Splits a line, which ends in `\n`. Inside quotes that is data, so the record of an open quote does not
-    /// end.
+    /// Splits a line, which ends in `\n`. Inside quotes that is data, so the record of an open
+    /// quote does not end.
     fn split(&mut self, line: &[u8]) -> Result<Fields<'_>, SplitError> {
         self.parser.reset();
         let (result, read, _, ends) = self.parser.read_record(line, &mut self.text, &mut self.ends);

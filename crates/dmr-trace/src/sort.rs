@@ -24,8 +24,8 @@ pub(crate) struct Sorter {
     written: u64,
 }
 
-/// A run is written when its lines have this many bytes, or there are this many of them. Up to this many
-/// bytes of runs stay in memory, so that a small log needs no file.
+/// A run is written when its lines have this many bytes, or there are this many of them. Up to this
+/// many bytes of runs stay in memory, so that a small log needs no file.
 const RUN_BYTES: usize = 16 << 20;
 const RUN_LINES: usize = 1 << 17;
 

@@ -38,8 +38,8 @@ pub struct Summary {
     pub frees: u64,
     /// Growths in place that succeeded.
     pub grows: u64,
-    /// Growths of the trace that the resource did not make in place: each was replayed as an allocation
-    /// and a free.
+    /// Growths of the trace that the resource did not make in place: each was replayed as an
+    /// allocation and a free.
     pub moved_blocks: u64,
     /// Streams that the replay used.
     pub streams: u64,
@@ -85,7 +85,8 @@ pub struct Summary {
     pub overlaps: Noted<Overlap>,
     /// Blocks that did not hold their pattern when they were freed.
     pub corrupt_blocks: Noted<Corrupt>,
-    /// The findings of a memory checker below the resource; `None` without a checker. Set by the caller.
+    /// The findings of a memory checker below the resource; `None` without a checker. Set by the
+    /// caller.
     pub checker: Option<CheckerFindings>,
 
     /// Rows that could not be read.

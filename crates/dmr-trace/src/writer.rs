@@ -13,9 +13,9 @@ pub enum TraceFormat {
     /// Everything that a record holds: [`COLUMNS`].
     #[default]
     Dmr,
-    /// The log of RMM's logging adaptor, `Thread,Time,Action,Pointer,Size,Stream`, for its replay program.
-    /// Times are of the day, in UTC, to the microsecond. It has no rows for reaps, growth in place, and
-    /// frees that failed, and no column that a reader could sort by.
+    /// The log of RMM's logging adaptor, `Thread,Time,Action,Pointer,Size,Stream`, for its replay
+    /// program. Times are of the day, in UTC, to the microsecond. It has no rows for reaps, growth
+    /// in place, and frees that failed, and no column that a reader could sort by.
     Rmm,
 }
 
@@ -63,8 +63,8 @@ impl<W: Write> RecordWriter<W> {
         }
     }
 
-    /// Pointers and streams are hexadecimal. A pointer that is null is `(nil)`; a stream that is null is
-    /// `0`, because RMM's reader takes only a number there.
+    /// Pointers and streams are hexadecimal. A pointer that is null is `(nil)`; a stream that is
+    /// null is `0`, because RMM's reader takes only a number there.
     fn write_rmm(&mut self, record: &AllocationRecord) -> io::Result<()> {
         let action = match (record.action, &record.failure) {
             (RecordAction::Allocate, None) => "allocate",

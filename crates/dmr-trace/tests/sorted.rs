@@ -1,4 +1,5 @@
-//! A trace with a column `order` is read in that order, however its rows are written, in bounded memory.
+//! A trace with a column `order` is read in that order, however its rows are written, in bounded
+//! memory.
 
 use std::collections::HashMap;
 use std::io::{Cursor, Write};
@@ -46,7 +47,8 @@ fn rows_of_one_order_and_rows_without_the_column_stay_as_they_stand() {
     assert_eq!(lines(&rows(text)), [2, 3, 4]);
 }
 
-/// More rows, more bytes and longer lines than fit into a run, a buffer and the part that stays in memory.
+/// More rows, more bytes and longer lines than fit into a run, a buffer and the part that stays in
+/// memory.
 #[test]
 fn a_log_that_does_not_fit_into_memory_is_sorted_in_a_file() {
     const ROWS: u64 = 1 << 18;
@@ -94,13 +96,14 @@ fn the_rows_of_a_log_that_breaks_off_come_sorted_before_the_error() {
     assert!(reader.next().is_none());
 }
 
-/// A block's way through a program: the thread that allocates it, the thread that frees it, and how many
-/// calls of other blocks are between.
+/// A block's way through a program: the thread that allocates it, the thread that frees it, and how
+/// many calls of other blocks are between.
 type Life = (usize, usize, Index);
 
 const THREADS: usize = 4;
 
-/// The calls of a program in the order in which they took place, with addresses that are reused at once.
+/// The calls of a program in the order in which they took place, with addresses that are reused at
+/// once.
 fn program(lives: &[Life]) -> Vec<AllocationRecord> {
     let mut events: Vec<(usize, RecordAction, usize)> = Vec::new();
     for (block, (allocates, frees, at)) in lives.iter().enumerate() {
@@ -143,8 +146,8 @@ fn program(lives: &[Life]) -> Vec<AllocationRecord> {
 }
 
 proptest! {
-    /// The rows of a thread are pushed in any order (those of calls inside a call come before its own), and
-    /// those of several threads are written in turns of any length.
+    /// The rows of a thread are pushed in any order (those of calls inside a call come before its
+    /// own), and those of several threads are written in turns of any length.
     #[test]
     fn the_rows_of_threads_written_in_turns_sort_into_the_order_of_the_calls(
         lives in proptest::collection::vec((0..THREADS, 0..THREADS, any::<Index>()), 1..60),

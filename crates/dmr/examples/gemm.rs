@@ -1,8 +1,8 @@
-//! cuBLAS multiplies matrices that a kernel writes slowly on another stream: first with the uses recorded, then with
-//! their recording left out.
+//! cuBLAS multiplies matrices that a kernel writes slowly on another stream: first with the uses
+//! recorded, then with their recording left out.
 //!
-//! `cargo run -p dmr --example gemm [ROUNDS]`. On the simulated driver, which does not have cuBLAS, a kernel in PTX
-//! multiplies through the same traits of cudarc.
+//! `cargo run -p dmr --example gemm [ROUNDS]`. On the simulated driver, which does not have cuBLAS,
+//! a kernel in PTX multiplies through the same traits of cudarc.
 
 #![allow(unsafe_code, reason = "kernel launches, and a matrix product without order")]
 #![allow(clippy::print_stdout, reason = "an example shows what it did")]
@@ -25,8 +25,8 @@ use dmr_sim::{Driver, Policy, Universe};
 const N: usize = 64;
 const SLOW_NANOSECONDS: u64 = 5_000_000;
 
-/// `produce`: `x[i] = seed + i % 3` for `n` elements. `multiply`: `c = a * b` of matrices with 64 rows and columns, in
-/// columns.
+/// `produce`: `x[i] = seed + i % 3` for `n` elements. `multiply`: `c = a * b` of matrices with 64
+/// rows and columns, in columns.
 const PTX: &str = "
 .version 7.0
 .target sm_50
@@ -164,8 +164,8 @@ impl Machine {
         })
     }
 
-    /// Plays the rounds and prints a line. Returns the number of rounds whose product was wrong or, on the simulator,
-    /// in which a race was reported.
+    /// Plays the rounds and prints a line. Returns the number of rounds whose product was wrong or,
+    /// on the simulator, in which a race was reported.
     fn judge(
         &self,
         name: &str,
@@ -286,7 +286,8 @@ impl Multiply<'_> {
     }
 }
 
-/// The product of two matrices of the producer. All its values are integers below 2^24, so `f32` has them exactly.
+/// The product of two matrices of the producer. All its values are integers below 2^24, so `f32`
+/// has them exactly.
 fn product(seed: u32) -> Vec<f32> {
     let x: Vec<f32> = (0..N * N).map(|i| (seed + i as u32 % 3) as f32).collect();
     let element = |i: usize| {

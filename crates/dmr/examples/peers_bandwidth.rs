@@ -1,7 +1,8 @@
-//! The bandwidth of copies between two GPUs, without and with peer access, for the memory of each backend; beside it
-//! `cuMemcpyPeerAsync` of memory of `cuMemAlloc`, without this library.
+//! The bandwidth of copies between two GPUs, without and with peer access, for the memory of each
+//! backend; beside it `cuMemcpyPeerAsync` of memory of `cuMemAlloc`, without this library.
 //!
-//! `cargo run --release -p dmr --example peers_bandwidth [MIB] [COPIES]`. On simulated devices the figures mean nothing.
+//! `cargo run --release -p dmr --example peers_bandwidth [MIB] [COPIES]`. On simulated devices the
+//! figures mean nothing.
 
 #![allow(unsafe_code, reason = "bare driver calls, to compare with")]
 #![allow(clippy::print_stdout, reason = "an example shows what it did")]

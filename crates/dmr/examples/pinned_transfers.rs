@@ -1,7 +1,8 @@
-//! Measures pinned memory: what a buffer costs, beside the driver's own calls, and what copies through it reach.
+//! Measures pinned memory: what a buffer costs, beside the driver's own calls, and what copies
+//! through it reach.
 //!
-//! `cargo run --release -p dmr --example pinned_transfers`. Prints tables. Without a GPU it runs on the simulated driver,
-//! with less memory, and the figures mean nothing.
+//! `cargo run --release -p dmr --example pinned_transfers`. Prints tables. Without a GPU it runs on
+//! the simulated driver, with less memory, and the figures mean nothing.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it found")]
 #![allow(unsafe_code, reason = "the driver's own calls, to compare with")]
@@ -65,7 +66,8 @@ fn costs(runtime: &DeviceRuntime) -> Outcome {
     Ok(())
 }
 
-/// Prints how long the driver's calls and a buffer of the pool take while a stream works for 100 ms.
+/// Prints how long the driver's calls and a buffer of the pool take while a stream works for 100
+/// ms.
 fn on_a_busy_device(runtime: &DeviceRuntime) -> Outcome {
     let stream = runtime.streams().acquire()?;
     let other = runtime.streams().acquire()?;
@@ -123,7 +125,8 @@ fn many(runtime: &DeviceRuntime) -> Outcome {
     Ok(())
 }
 
-/// Prints the rates of copies in GB/s, through buffers of the pool in flight and through one large allocation.
+/// Prints the rates of copies in GB/s, through buffers of the pool in flight and through one large
+/// allocation.
 fn copies(runtime: &DeviceRuntime, on_device: usize) -> Outcome {
     let stream = runtime.streams().acquire()?;
     let mut device = DeviceBuffer::<u8>::zeroed(runtime, &stream, on_device)?;
@@ -152,8 +155,8 @@ fn copies(runtime: &DeviceRuntime, on_device: usize) -> Outcome {
     Ok(())
 }
 
-/// Returns the rate of a run that copies the bytes on the device in all passes, in GB/s: the best of four runs, after one
-/// that does not count.
+/// Returns the rate of a run that copies the bytes on the device in all passes, in GB/s: the best
+/// of four runs, after one that does not count.
 fn rate(on_device: usize, mut run: impl FnMut() -> Outcome) -> Outcome<f64> {
     run()?;
     let mut best = Duration::MAX;
@@ -165,7 +168,8 @@ fn rate(on_device: usize, mut run: impl FnMut() -> Outcome) -> Outcome<f64> {
     Ok((PASSES * on_device) as f64 / best.as_secs_f64() / 1e9)
 }
 
-/// Copies to the host: each chunk to a buffer of its own, of which the host sees the last byte, and drops it.
+/// Copies to the host: each chunk to a buffer of its own, of which the host sees the last byte, and
+/// drops it.
 fn to_host(
     runtime: &DeviceRuntime,
     stream: &StreamLease,
@@ -189,8 +193,8 @@ fn to_host(
     Ok(())
 }
 
-/// Copies to the device, each chunk from a buffer of its own. `copy` submits a copy and returns a function that waits
-/// for it and drops the buffer.
+/// Copies to the device, each chunk from a buffer of its own. `copy` submits a copy and returns a
+/// function that waits for it and drops the buffer.
 fn to_device<W: FnOnce() -> Outcome>(
     device: &mut DeviceBuffer<u8>,
     chunk: usize,
@@ -226,7 +230,8 @@ fn of_one_allocation(
     };
     let down = rate(device.len(), || {
         copies(&|| {
-            // SAFETY: both ranges have that many bytes, and the stream is synchronised before they are freed.
+            // SAFETY: both ranges have that many bytes, and the stream is synchronised before they
+            // are freed.
             Ok(unsafe {
                 let host = std::slice::from_raw_parts_mut(host.cast::<u8>(), device.len());
                 result::memcpy_dtoh_async(host, at, cu_stream)

@@ -1,6 +1,7 @@
 //! Four tasks on four streams: each awaits its own work, and no thread waits for the GPU.
 //!
-//! The executor has one thread. A task that is too slow is given up by a timeout; its work on the device goes on.
+//! The executor has one thread. A task that is too slow is given up by a timeout; its work on the
+//! device goes on.
 //!
 //! `cargo run -p dmr --example tokio`
 

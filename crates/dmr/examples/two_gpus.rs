@@ -1,7 +1,8 @@
-//! A pipeline over two GPUs: the first produces slowly, the second works on a copy, and the result goes back.
+//! A pipeline over two GPUs: the first produces slowly, the second works on a copy, and the result
+//! goes back.
 //!
-//! The same copy without a wait, as `cuMemcpyPeerAsync` makes it by itself, finds the bytes of the round before. This
-//! library makes each device wait for the other where it must.
+//! The same copy without a wait, as `cuMemcpyPeerAsync` makes it by itself, finds the bytes of the
+//! round before. This library makes each device wait for the other where it must.
 //!
 //! `cargo run -p dmr --example two_gpus [ROUNDS]`
 
@@ -97,8 +98,8 @@ impl Pipeline {
         Ok(Self { simulated, first, second, produced, worked_on })
     }
 
-    /// Plays the rounds and prints a line. Returns the number of rounds with wrong bytes or, on the simulator, with a
-    /// race.
+    /// Plays the rounds and prints a line. Returns the number of rounds with wrong bytes or, on the
+    /// simulator, with a race.
     fn judge(&mut self, name: &str, rounds: u32, waits: bool) -> Result<u32, Box<dyn Error>> {
         let mut wrong = 0;
         let mut wrong_or_raced = 0;
@@ -143,7 +144,8 @@ impl Pipeline {
             let config = LaunchConfig::for_num_elems(n);
             stream.launch_builder(&second.add_1000).arg(&x).arg(&n).launch(config)
         })?;
-        // And back: the producer's buffer is written on its own GPU, after the copy above has read it.
+        // And back: the producer's buffer is written on its own GPU, after the copy above has read
+        // it.
         self.produced.copy_from_peer(&self.worked_on, &second.stream, &first.stream)?;
         Ok(self.produced.to_host(&first.stream)?)
     }

@@ -1,8 +1,8 @@
 //! Two streams read a buffer, the first of them slowly; a third stream overwrites it.
 //!
-//! cudarc's slice remembers one read: the second reader replaces the first, the writer waits for the second
-//! alone, and the slow reader finds what the writer wrote. This library remembers the latest read of every
-//! stream.
+//! cudarc's slice remembers one read: the second reader replaces the first, the writer waits for
+//! the second alone, and the slow reader finds what the writer wrote. This library remembers the
+//! latest read of every stream.
 //!
 //! `cargo run -p dmr --example two_readers [ROUNDS]`
 
@@ -63,8 +63,8 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Plays the rounds and prints a line. Returns the number of rounds in which the slow reader found wrong
-    /// bytes or, on the simulator, a race was reported.
+    /// Plays the rounds and prints a line. Returns the number of rounds in which the slow reader
+    /// found wrong bytes or, on the simulator, a race was reported.
     fn judge(
         &self,
         name: &str,

@@ -21,12 +21,12 @@ pub enum Backend {
     /// A memory pool of the driver, with use tracking: one driver call per allocation and per free.
     /// Needs feature `async`.
     Async,
-    /// `cuMemAlloc` and `cuMemFree`, one call each per block, so that a memory checker sees each block
-    /// with its exact size. It does not track uses: the program orders work on several streams itself,
-    /// and a strict launch returns an error. Needs feature `direct`.
+    /// `cuMemAlloc` and `cuMemFree`, one call each per block, so that a memory checker sees each
+    /// block with its exact size. It does not track uses: the program orders work on several
+    /// streams itself, and a strict launch returns an error. Needs feature `direct`.
     Direct,
-    /// [`Direct`](Self::Direct) with use tracking, in [`Tracked`](dmr_streams::Tracked): for programs
-    /// of several streams under a memory checker. Needs feature `direct`.
+    /// [`Direct`](Self::Direct) with use tracking, in [`Tracked`](dmr_streams::Tracked): for
+    /// programs of several streams under a memory checker. Needs feature `direct`.
     DirectTracked,
     /// A pool, with use tracking: no driver call for an allocation or a free that finds what it
     /// needs. It maps pages itself where the device has virtual memory, and carves up blocks of the
@@ -132,7 +132,8 @@ impl Backend {
         }
     }
 
-    /// Puts the pool over its [`base`](Self::base); returns the base of every other backend as it is.
+    /// Puts the pool over its [`base`](Self::base); returns the base of every other backend as it
+    /// is.
     pub(crate) fn over(
         self,
         base: SharedResource,

@@ -10,16 +10,17 @@ use crate::backend::Settings;
 use crate::layers::Layers;
 use crate::{Backend, DeviceRuntime, RuntimeError};
 
-/// Builds a [`DeviceRuntime`]. Makes the context, the streams and the resource, unless they are passed.
+/// Builds a [`DeviceRuntime`]. Makes the context, the streams and the resource, unless they are
+/// passed.
 ///
 /// # Layers
 ///
-/// Whatever the order of the calls, layers are put around the backend in this order,
-/// from the inside out: budget, pool, debug guard, log, statistics, callbacks (spilling last). So the budget bounds
-/// the memory reserved from the GPU, red zones and the pool's free memory included; log and statistics
-/// record the program's own blocks; and if the callbacks free memory, the log shows both attempts.
-/// For another order, stack them by hand (`dmr_adaptors::ResourceBuilder`) and pass the stack to
-/// [`with_resource`](Self::with_resource).
+/// Whatever the order of the calls, layers are put around the backend in this order, from the
+/// inside out: budget, pool, debug guard, log, statistics, callbacks (spilling last). So the budget
+/// bounds the memory reserved from the GPU, red zones and the pool's free memory included; log and
+/// statistics record the program's own blocks; and if the callbacks free memory, the log shows both
+/// attempts. For another order, stack them by hand (`dmr_adaptors::ResourceBuilder`) and pass the
+/// stack to [`with_resource`](Self::with_resource).
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct DeviceRuntimeBuilder {

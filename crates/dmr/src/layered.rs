@@ -9,8 +9,8 @@ mod budget {
 
     impl DeviceRuntimeBuilder {
         /// Bounds what this process takes from the GPU: `bytes` bytes, live and retired, never
-        /// exceeded. With the pool that is what the pool takes and keeps, page by page. All runtimes
-        /// of the process that reach the same physical GPU share the account
+        /// exceeded. With the pool that is what the pool takes and keeps, page by page. All
+        /// runtimes of the process that reach the same physical GPU share the account
         /// ([`Budget::for_device`]).
         ///
         /// Needs feature `budget`.
@@ -30,12 +30,13 @@ mod budget {
 
     #[cfg(feature = "shared")]
     impl DeviceRuntimeBuilder {
-        /// Bounds what all processes of the user take from the GPU together: `bytes` bytes, live and retired, never
-        /// exceeded. All of them must request the same limit. With the pool that is what their pools keep,
-        /// page by page. The bytes of a process that has ended are released when another one needs them.
+        /// Bounds what all processes of the user take from the GPU together: `bytes` bytes, live
+        /// and retired, never exceeded. All of them must request the same limit. With the pool that
+        /// is what their pools keep, page by page. The bytes of a process that has ended are
+        /// released when another one needs them.
         ///
-        /// A refusal names the processes that hold the most; `dmr info` lists them all. Linux only; see
-        /// [`Budget::shared`].
+        /// A refusal names the processes that hold the most; `dmr info` lists them all. Linux only;
+        /// see [`Budget::shared`].
         ///
         /// Needs feature `shared`.
         pub fn shared_budget(mut self, bytes: u64) -> Self {
@@ -43,9 +44,9 @@ mod budget {
             self
         }
 
-        /// Bounds what the processes of the user that name this group take from the GPU together, as
-        /// [`shared_budget`](Self::shared_budget) does for those that name none. A group name has 1 to 64 characters:
-        /// ASCII letters, digits, `.`, `_` and `-`.
+        /// Bounds what the processes of the user that name this group take from the GPU together,
+        /// as [`shared_budget`](Self::shared_budget) does for those that name none. A group name
+        /// has 1 to 64 characters: ASCII letters, digits, `.`, `_` and `-`.
         ///
         /// Needs feature `shared`.
         pub fn shared_budget_of(mut self, group: impl Into<String>, bytes: u64) -> Self {
@@ -77,17 +78,17 @@ mod logging {
     use crate::{DeviceRuntime, DeviceRuntimeBuilder};
 
     impl DeviceRuntimeBuilder {
-        /// Logs every allocation, free, growth and reap to a CSV file, which `dmr replay` reads; gzip if its
-        /// name ends in `.gz`. The file is created by [`build`](Self::build), and an existing one is
-        /// overwritten.
+        /// Logs every allocation, free, growth and reap to a CSV file, which `dmr replay` reads;
+        /// gzip if its name ends in `.gz`. The file is created by [`build`](Self::build), and an
+        /// existing one is overwritten.
         ///
         /// Needs feature `logging`.
         pub fn log_csv(self, path: impl Into<PathBuf>) -> Self {
             self.log_csv_with(path, BackgroundConfig::new())
         }
 
-        /// Logs to a CSV file as [`log_csv`](Self::log_csv) does, behind queues of this configuration: their
-        /// size, and what a call does when one is full.
+        /// Logs to a CSV file as [`log_csv`](Self::log_csv) does, behind queues of this
+        /// configuration: their size, and what a call does when one is full.
         ///
         /// Needs feature `logging`.
         pub fn log_csv_with(mut self, path: impl Into<PathBuf>, config: BackgroundConfig) -> Self {
@@ -198,8 +199,8 @@ mod callbacks {
     use crate::DeviceRuntimeBuilder;
 
     impl DeviceRuntimeBuilder {
-        /// Adds a callback for an allocation that finds too little memory after a reap. Callbacks are called in
-        /// the order in which they are added.
+        /// Adds a callback for an allocation that finds too little memory after a reap. Callbacks
+        /// are called in the order in which they are added.
         ///
         /// Needs feature `callbacks`.
         pub fn on_out_of_memory(
@@ -220,9 +221,9 @@ mod spill {
     use crate::{DeviceRuntime, DeviceRuntimeBuilder};
 
     impl DeviceRuntimeBuilder {
-        /// Makes a registry of buffers that are moved to pinned host memory when an allocation finds too little
-        /// memory, after the callbacks of [`on_out_of_memory`](Self::on_out_of_memory). It leases one of the
-        /// runtime's streams.
+        /// Makes a registry of buffers that are moved to pinned host memory when an allocation
+        /// finds too little memory, after the callbacks of
+        /// [`on_out_of_memory`](Self::on_out_of_memory). It leases one of the runtime's streams.
         ///
         /// Needs feature `spill`.
         pub fn spill(mut self) -> Self {

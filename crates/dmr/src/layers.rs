@@ -183,7 +183,8 @@ impl Layers {
         #[cfg(feature = "spill")]
         if self.spills {
             let spill = dmr_spill::Spill::new(streams)?;
-            // Behind the program's own callbacks, which may have something to free that needs no copy.
+            // Behind the program's own callbacks, which may have something to free that needs no
+            // copy.
             callbacks = Some(callbacks.unwrap_or_default().with_callback(spill.callback()));
             handles.spill = Some(spill);
         }

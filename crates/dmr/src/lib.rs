@@ -1,7 +1,8 @@
-//! Stream-ordered GPU memory: buffers and launches that are ordered across CUDA streams, a fast pool with a hard budget.
+//! Stream-ordered GPU memory: buffers and launches that are ordered across CUDA streams, a fast
+//! pool with a hard budget.
 //!
-//! A launch declares the buffers that it reads and writes. Whatever other streams still do with them is waited for, and
-//! later uses wait for the launch:
+//! A launch declares the buffers that it reads and writes. Whatever other streams still do with
+//! them is waited for, and later uses wait for the launch:
 //!
 //! ```no_run
 //! use dmr::cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
@@ -71,8 +72,8 @@
 //! Every build has `DeviceBuffer`, `PinnedBuffer`, `Column` and `LaunchRecorder`.
 //!
 //! Which of the compiled-in backends is used: the builder decides, else the environment variable
-//! `DMR_BACKEND`, else the first of [`Backend::available`]: the pool, where it is compiled in.
-//! A feature adds a backend and removes none: a program that is to have the direct backend alone, to
+//! `DMR_BACKEND`, else the first of [`Backend::available`]: the pool, where it is compiled in. A
+//! feature adds a backend and removes none: a program that is to have the direct backend alone, to
 //! run under Compute Sanitizer, turns the default features off and asks for `direct`.
 //!
 //! # Element types of your own

@@ -14,7 +14,8 @@ use crate::{RuntimeError, ShutdownError};
 /// A result with [`Error`], unless another error is named, and without a value, unless one is.
 pub type Result<T = (), E = Error> = std::result::Result<T, E>;
 
-/// Any error of this library, and those of cudarc's driver calls: what `?` converts each of them to.
+/// Any error of this library, and those of cudarc's driver calls: what `?` converts each of them
+/// to.
 ///
 /// Message and [`source`](std::error::Error::source) are those of the error inside.
 /// [`is_out_of_memory`](Self::is_out_of_memory) says whether less memory would have worked.
@@ -66,7 +67,8 @@ pub enum Error {
     #[error(transparent)]
     Spill(Box<dmr_spill::SpillError>),
 
-    /// A slice of cudarc that was not adopted, or a buffer that was not given to cudarc. It was dropped.
+    /// A slice of cudarc that was not adopted, or a buffer that was not given to cudarc. It was
+    /// dropped.
     #[error(transparent)]
     NotHandedOver(Box<NotHandedOver>),
 
@@ -106,7 +108,8 @@ pub enum Error {
     Other(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// The error of a slice of cudarc that was not adopted, or of a buffer that was not given to cudarc, without them.
+/// The error of a slice of cudarc that was not adopted, or of a buffer that was not given to
+/// cudarc, without them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 #[non_exhaustive]
@@ -123,8 +126,9 @@ impl Error {
         Self::Other(error.into())
     }
 
-    /// Returns whether the call could succeed with less memory: if less of it were requested, or more were free. Of the
-    /// device, of the host, of a budget, of pinned memory or of a limit. [`Other`](Self::Other) is not known to be.
+    /// Returns whether the call could succeed with less memory: if less of it were requested, or
+    /// more were free. Of the device, of the host, of a budget, of pinned memory or of a limit.
+    /// [`Other`](Self::Other) is not known to be.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         match self {
@@ -161,8 +165,8 @@ impl Error {
         }
     }
 
-    /// Returns the error of the resource, the stream pool or the driver inside, if that is the cause: to match on, for
-    /// instance, [`DeviceLost`](ResourceError::DeviceLost).
+    /// Returns the error of the resource, the stream pool or the driver inside, if that is the
+    /// cause: to match on, for instance, [`DeviceLost`](ResourceError::DeviceLost).
     #[must_use]
     pub fn resource_error(&self) -> Option<&ResourceError> {
         match self {

@@ -15,7 +15,8 @@ use dmr_streams::{PinnedKind, PinnedResource};
 use crate::DeviceRuntime;
 use crate::layers::Layers;
 
-/// A resource of pinned memory whose type is not known: what a runtime's pinned buffers allocate from.
+/// A resource of pinned memory whose type is not known: what a runtime's pinned buffers allocate
+/// from.
 pub type SharedHostResource = Arc<dyn HostMemoryResource>;
 
 /// The stacks over the pinned memory of a runtime, by kind.
@@ -30,8 +31,8 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// Puts the budget for pinned memory around the pinned memory of these streams, and statistics where those of
-    /// device memory are on.
+    /// Puts the budget for pinned memory around the pinned memory of these streams, and statistics
+    /// where those of device memory are on.
     #[allow(unused_mut, unused_variables, reason = "what is used depends on the features")]
     pub(crate) fn of(layers: &Layers, streams: &Arc<StreamPool>) -> Self {
         let mut pinned = Self::default();
@@ -84,10 +85,11 @@ impl Pinned {
 
 #[cfg(feature = "budget")]
 impl crate::DeviceRuntimeBuilder {
-    /// Bounds the pinned memory of the runtime's buffers: `bytes` bytes, live and retired, of all kinds, never exceeded.
-    /// A buffer that does not fit waits for dropped ones before it is refused. The copies of `to_host_async` count, and
-    /// buffers that were spilled: one that does not fit stays on the device. Device memory does not count. Nor does
-    /// free memory that the pool of pinned memory keeps: [`DeviceRuntime::pinned_usage`] has it as `reserved`, and
+    /// Bounds the pinned memory of the runtime's buffers: `bytes` bytes, live and retired, of all
+    /// kinds, never exceeded. A buffer that does not fit waits for dropped ones before it is
+    /// refused. The copies of `to_host_async` count, and buffers that were spilled: one that does
+    /// not fit stays on the device. Device memory does not count. Nor does free memory that the
+    /// pool of pinned memory keeps: [`DeviceRuntime::pinned_usage`] has it as `reserved`, and
     /// [`DeviceRuntime::trim_pinned`] returns it.
     ///
     /// Needs feature `budget`.
@@ -111,8 +113,9 @@ impl DeviceRuntime {
         self.streams().pinned_usage()
     }
 
-    /// Returns pinned memory that no buffer uses to the driver while more than `keep_bytes` bytes of a kind are
-    /// reserved; returns the bytes. The driver's call may wait for other work of the device.
+    /// Returns pinned memory that no buffer uses to the driver while more than `keep_bytes` bytes
+    /// of a kind are reserved; returns the bytes. The driver's call may wait for other work of the
+    /// device.
     ///
     /// # Errors
     ///
@@ -130,8 +133,8 @@ impl DeviceRuntime {
         self.layers.pinned.budget.as_ref()
     }
 
-    /// Returns the counts of pinned memory of a kind, apart from those of device memory. They are on where
-    /// [`statistics`](Self::statistics) are.
+    /// Returns the counts of pinned memory of a kind, apart from those of device memory. They are
+    /// on where [`statistics`](Self::statistics) are.
     ///
     /// Needs feature `statistics`.
     #[cfg(feature = "statistics")]

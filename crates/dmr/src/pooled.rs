@@ -16,13 +16,14 @@ use crate::{Backend, DeviceRuntime, DeviceRuntimeBuilder, RuntimeError, SharedRe
 const FEWEST_PAGES: u64 = 16;
 
 impl DeviceRuntimeBuilder {
-    /// Sets the configuration of the pool, if the backend is [`Backend::Pool`]: [`PoolConfig::fast`] without
-    /// this. It does not select the backend, and has no effect if `DMR_BACKEND` selects another.
+    /// Sets the configuration of the pool, if the backend is [`Backend::Pool`]:
+    /// [`PoolConfig::fast`] without this. It does not select the backend, and has no effect if
+    /// `DMR_BACKEND` selects another.
     ///
     /// The pool maps pages of [`page_size`](PoolConfig::page_size) bytes where the device has
     /// virtual memory; with a page size of 0, and where it has none, it carves up blocks of the
-    /// async backend. Under a [`budget`](Self::budget) pages are made small enough for 16 of them to
-    /// fit into it, as far as the device has such small ones.
+    /// async backend. Under a [`budget`](Self::budget) pages are made small enough for 16 of them
+    /// to fit into it, as far as the device has such small ones.
     ///
     /// Needs feature `pool`.
     pub fn pool_config(mut self, config: PoolConfig) -> Self {
@@ -39,9 +40,9 @@ impl DeviceRuntimeBuilder {
     /// leaves a gap behind each block and grows none in place. A pool on NVIDIA's driver has no
     /// observer by default, and no such cost.
     ///
-    /// With feature `nvtx`, when Compute Sanitizer is attached, a pool on NVIDIA's driver reports its
-    /// blocks to it by default, and takes its memory from the direct backend: the tool refuses blocks in
-    /// other memory. The resource's `Debug` output is then `Pool(Direct(device 0))`. With
+    /// With feature `nvtx`, when Compute Sanitizer is attached, a pool on NVIDIA's driver reports
+    /// its blocks to it by default, and takes its memory from the direct backend: the tool refuses
+    /// blocks in other memory. The resource's `Debug` output is then `Pool(Direct(device 0))`. With
     /// `without_observer` or `observer` the pool has the same upstream as without the feature.
     ///
     /// Needs feature `pool`.
@@ -120,12 +121,12 @@ impl Settings {
     }
 }
 
-/// Makes the pool's upstream: the device's virtual memory, or the async backend where it has none or
-/// the page size is 0; the direct backend where the pool announces its blocks to a tool, because
+/// Makes the pool's upstream: the device's virtual memory, or the async backend where it has none
+/// or the page size is 0; the direct backend where the pool announces its blocks to a tool, because
 /// Compute Sanitizer refuses blocks in other memory.
 ///
-/// Falls back only where virtual memory is unsupported; other driver errors are returned. One failed
-/// call must not change the backend for the life of the process.
+/// Falls back only where virtual memory is unsupported; other driver errors are returned. One
+/// failed call must not change the backend for the life of the process.
 pub(crate) fn upstream(
     streams: Arc<StreamPool>,
     settings: &Settings,

@@ -28,10 +28,11 @@ pub struct DeviceRuntime {
 }
 
 impl DeviceRuntime {
-    /// Returns the process's runtime of a device: built by the first call, and the same for every later one.
+    /// Returns the process's runtime of a device: built by the first call, and the same for every
+    /// later one.
     ///
-    /// Calls during the build wait for it; afterwards no lock is taken. A build that failed is repeated by the
-    /// next call. The runtime is never dropped; when the process ends, it
+    /// Calls during the build wait for it; afterwards no lock is taken. A build that failed is
+    /// repeated by the next call. The runtime is never dropped; when the process ends, it
     /// [returns](crate::shutdown()) its unused memory.
     ///
     /// # Errors
@@ -90,19 +91,21 @@ impl DeviceRuntime {
         self.resource.trim_to(keep_bytes)
     }
 
-    /// Makes the memory of `peer`, a runtime of another device, accessible to kernels of this device: what it has
-    /// now and what it allocates later. One way: for the other way call it on `peer`. A second call changes nothing.
+    /// Makes the memory of `peer`, a runtime of another device, accessible to kernels of this
+    /// device: what it has now and what it allocates later. One way: for the other way call it on
+    /// `peer`. A second call changes nothing.
     ///
     /// Copies between devices need no peer access, and are faster with it
-    /// ([`copy_from_peer`](dmr_buffer::DeviceBuffer::copy_from_peer)). The memory of each backend has access of its
-    /// own: a pool over pages sets that of each page, now and whenever it maps one, the async backend that of the
-    /// driver's pool, and the direct backend that of the two contexts (`cuCtxEnablePeerAccess`).
+    /// ([`copy_from_peer`](dmr_buffer::DeviceBuffer::copy_from_peer)). The memory of each backend
+    /// has access of its own: a pool over pages sets that of each page, now and whenever it maps
+    /// one, the async backend that of the driver's pool, and the direct backend that of the two
+    /// contexts (`cuCtxEnablePeerAccess`).
     ///
     /// # Errors
     ///
-    /// [`NoPeerAccess`](dmr_core::ResourceError::NoPeerAccess) if there is no path between the devices, or the
-    /// resource of `peer` cannot do it; [`Driver`](dmr_core::ResourceError::Driver); as
-    /// [`Device::check`] of both devices.
+    /// [`NoPeerAccess`](dmr_core::ResourceError::NoPeerAccess) if there is no path between the
+    /// devices, or the resource of `peer` cannot do it;
+    /// [`Driver`](dmr_core::ResourceError::Driver); as [`Device::check`] of both devices.
     pub fn enable_peer_access(&self, peer: &Self) -> ResourceResult<()> {
         let device = self.device();
         let memory = peer.device();

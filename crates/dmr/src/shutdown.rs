@@ -1,4 +1,5 @@
-//! Returns the memory that a runtime keeps to the driver: when the program asks for it, and when the process ends.
+//! Returns the memory that a runtime keeps to the driver: when the program asks for it, and when
+//! the process ends.
 
 use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
@@ -15,11 +16,11 @@ use crate::{DeviceRuntime, MAX_DEVICE_ORDINALS, SharedResource};
 /// Shuts down every runtime of [`DeviceRuntime::try_get`], as
 /// [`DeviceRuntime::shutdown`] does.
 ///
-/// A program need not call this: when the process ends normally, each live runtime, from
-/// `try_get` or built by the program, writes its log out and returns its unused memory to the driver.
-/// That reports no errors, and is limited to 5 s per runtime if the device is busy or
-/// a lock is held, and 10 s per log whose sink does not return. Call this to wait for all work, and to
-/// get errors and the memory that is still in use.
+/// A program need not call this: when the process ends normally, each live runtime, from `try_get`
+/// or built by the program, writes its log out and returns its unused memory to the driver. That
+/// reports no errors, and is limited to 5 s per runtime if the device is busy or a lock is held,
+/// and 10 s per log whose sink does not return. Call this to wait for all work, and to get errors
+/// and the memory that is still in use.
 ///
 /// # Errors
 ///
@@ -33,9 +34,9 @@ pub fn shutdown() -> Result<(), ShutdownError> {
 }
 
 impl DeviceRuntime {
-    /// Waits for the work of the runtime's streams, except for those that capture a graph. Then frees
-    /// retired blocks and pinned memory, returns unused memory to the driver, and
-    /// flushes the log.
+    /// Waits for the work of the runtime's streams, except for those that capture a graph. Then
+    /// frees retired blocks and pinned memory, returns unused memory to the driver, and flushes the
+    /// log.
     ///
     /// The runtime can still be used afterwards, and reserves memory again. Other threads may
     /// use it meanwhile; their blocks stay valid.
@@ -121,8 +122,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_micros(200);
 
 impl UnusedMemory {
-    /// Registers the unused memory of a new runtime, to be returned if the runtime is still live when the
-    /// process ends.
+    /// Registers the unused memory of a new runtime, to be returned if the runtime is still live
+    /// when the process ends.
     #[allow(unused_variables, reason = "what is used depends on the features")]
     pub(crate) fn at_exit(
         streams: &Arc<StreamPool>,
@@ -153,8 +154,8 @@ impl UnusedMemory {
         Box::default()
     }
 
-    /// Returns idle memory to the driver at the end of the process, where errors have nowhere to go: the
-    /// driver may be gone, or the device lost.
+    /// Returns idle memory to the driver at the end of the process, where errors have nowhere to
+    /// go: the driver may be gone, or the device lost.
     fn return_at_exit(&self) {
         if self.streams.device().bind().is_err() {
             return;

@@ -15,11 +15,12 @@ use crate::builder::same_streams;
 use crate::pinned::Pinned;
 use crate::{DeviceRuntime, RuntimeError, SharedResource};
 
-/// The streams and the pinned memory of a [`DeviceRuntime`], and a resource over the runtime's own: what buffers and
-/// launches take. Made by [`DeviceRuntime::tenant_builder`] and [`DeviceRuntime::tenant`].
+/// The streams and the pinned memory of a [`DeviceRuntime`], and a resource over the runtime's own:
+/// what buffers and launches take. Made by [`DeviceRuntime::tenant_builder`] and
+/// [`DeviceRuntime::tenant`].
 ///
-/// `Clone` is cheap, and names the same tenant. A reservation ends with the last clone: keep one for as long as buffers of
-/// the tenant grow, or are restored.
+/// `Clone` is cheap, and names the same tenant. A reservation ends with the last clone: keep one
+/// for as long as buffers of the tenant grow, or are restored.
 #[derive(Clone, Debug)]
 pub struct Tenant {
     streams: Arc<StreamPool>,
@@ -45,8 +46,9 @@ struct TenantLayers {
 
 /// Builds a [`Tenant`].
 ///
-/// Whatever the order of the calls, the layers are put around the runtime's resource in this order, from the inside
-/// out: budget, statistics, spilling. So buffers that are spilled make room in the tenant's own budget.
+/// Whatever the order of the calls, the layers are put around the runtime's resource in this order,
+/// from the inside out: budget, statistics, spilling. So buffers that are spilled make room in the
+/// tenant's own budget.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct TenantBuilder<'a> {
@@ -71,9 +73,9 @@ enum Bound {
 }
 
 impl DeviceRuntime {
-    /// Starts a tenant: a context for a part of the program, such as a query, with a budget, spilling and statistics
-    /// of its own. Errors of its budget have this name. A name that is made at run time is interned once and kept for
-    /// ever ([`AllocTag::intern`]).
+    /// Starts a tenant: a context for a part of the program, such as a query, with a budget,
+    /// spilling and statistics of its own. Errors of its budget have this name. A name that is made
+    /// at run time is interned once and kept for ever ([`AllocTag::intern`]).
     ///
     /// ```no_run
     /// # #[cfg(all(feature = "budget", feature = "spill", feature = "statistics"))]
@@ -107,8 +109,9 @@ impl DeviceRuntime {
         }
     }
 
-    /// Makes a tenant with other layers, or in another order, than [`tenant_builder`](Self::tenant_builder) has.
-    /// `stack` takes the runtime's resource and returns it with these layers.
+    /// Makes a tenant with other layers, or in another order, than
+    /// [`tenant_builder`](Self::tenant_builder) has. `stack` takes the runtime's resource and
+    /// returns it with these layers.
     ///
     /// Free a block through the tenant that allocated it; buffers do.
     ///
@@ -137,9 +140,9 @@ impl TenantBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// [`RuntimeError::Resource`]: [`OutOfBudget`](dmr_core::ResourceError::OutOfBudget) if the bytes are not there when
-    /// the timeout of the reservation is over, and the errors of leasing a stream to spill on.
-    /// [`RuntimeError::Settings`] if the budget is the runtime's own.
+    /// [`RuntimeError::Resource`]: [`OutOfBudget`](dmr_core::ResourceError::OutOfBudget) if the
+    /// bytes are not there when the timeout of the reservation is over, and the errors of leasing a
+    /// stream to spill on. [`RuntimeError::Settings`] if the budget is the runtime's own.
     pub fn build(self) -> Result<Tenant, RuntimeError> {
         #[allow(unused_mut, reason = "what is used depends on the features")]
         let mut resource = Arc::clone(self.runtime.resource());
@@ -175,8 +178,9 @@ impl TenantBuilder<'_> {
 
 #[cfg(feature = "budget")]
 impl TenantBuilder<'_> {
-    /// Bounds the tenant's blocks: `bytes` bytes, live and retired, never exceeded. Nothing is set aside. Of `limit`,
-    /// [`share_of`](Self::share_of) and [`reserve`](Self::reserve) the last call counts.
+    /// Bounds the tenant's blocks: `bytes` bytes, live and retired, never exceeded. Nothing is set
+    /// aside. Of `limit`, [`share_of`](Self::share_of) and [`reserve`](Self::reserve) the last call
+    /// counts.
     ///
     /// Needs feature `budget`.
     pub fn limit(mut self, bytes: u64) -> Self {
@@ -184,8 +188,8 @@ impl TenantBuilder<'_> {
         self
     }
 
-    /// Bounds the tenant's blocks by `bytes` bytes, and together with those of all other shares by `budget`
-    /// ([`Budget::sub_budget`]). Nothing is set aside.
+    /// Bounds the tenant's blocks by `bytes` bytes, and together with those of all other shares by
+    /// `budget` ([`Budget::sub_budget`]). Nothing is set aside.
     ///
     /// Needs feature `budget`.
     pub fn share_of(mut self, budget: &Budget, bytes: u64) -> Self {
@@ -193,13 +197,14 @@ impl TenantBuilder<'_> {
         self
     }
 
-    /// Takes `bytes` bytes out of `budget` for the tenant's blocks, which are bounded by them, and waits up to `timeout`
-    /// for them, first come, first served ([`Budget::reserve`]). They return when the last clone of the tenant is
-    /// dropped and its blocks are freed.
+    /// Takes `bytes` bytes out of `budget` for the tenant's blocks, which are bounded by them, and
+    /// waits up to `timeout` for them, first come, first served ([`Budget::reserve`]). They return
+    /// when the last clone of the tenant is dropped and its blocks are freed.
     ///
-    /// `budget` bounds the bytes of blocks, so it is not the [`budget`](DeviceRuntime::budget) of the runtime, which
-    /// is charged for the memory that these blocks are made of: `Budget::new(bytes)` makes one for all tenants. A pool
-    /// takes some percent more from the device than its blocks have; leave that between the two limits.
+    /// `budget` bounds the bytes of blocks, so it is not the [`budget`](DeviceRuntime::budget) of
+    /// the runtime, which is charged for the memory that these blocks are made of:
+    /// `Budget::new(bytes)` makes one for all tenants. A pool takes some percent more from the
+    /// device than its blocks have; leave that between the two limits.
     ///
     /// Needs feature `budget`.
     pub fn reserve(mut self, budget: &Budget, bytes: u64, timeout: Duration) -> Self {
@@ -242,10 +247,10 @@ impl TenantBuilder<'_> {
 
 #[cfg(feature = "spill")]
 impl TenantBuilder<'_> {
-    /// Makes a registry of buffers of this tenant, which are moved to pinned host memory when an allocation of the tenant
-    /// finds too little memory, also in its own budget. Buffers of others stay. It copies on the stream of the
-    /// runtime's registry if [the runtime spills](crate::DeviceRuntimeBuilder::spill), and else leases one of the
-    /// runtime's streams.
+    /// Makes a registry of buffers of this tenant, which are moved to pinned host memory when an
+    /// allocation of the tenant finds too little memory, also in its own budget. Buffers of others
+    /// stay. It copies on the stream of the runtime's registry if [the runtime
+    /// spills](crate::DeviceRuntimeBuilder::spill), and else leases one of the runtime's streams.
     ///
     /// Needs feature `spill`.
     pub fn spill(mut self) -> Self {

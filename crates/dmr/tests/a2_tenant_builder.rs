@@ -77,7 +77,8 @@ fn a_limit_and_a_share_set_nothing_aside() {
     rig.assert_clean();
 }
 
-/// Two tenants on one runtime: each spills its own buffers when its own bytes are used up, and counts its own.
+/// Two tenants on one runtime: each spills its own buffers when its own bytes are used up, and
+/// counts its own.
 #[test]
 fn a_tenant_spills_its_own_buffers_and_counts_its_own_allocations() {
     for runtime_spills in [false, true] {
@@ -127,8 +128,8 @@ fn tenants_of_a_runtime_that_spills_lease_no_stream_each() {
     rig.assert_clean();
 }
 
-/// The runtime's budget is charged for the pages below the tenants: a tenant that charged it as well would count each
-/// byte twice.
+/// The runtime's budget is charged for the pages below the tenants: a tenant that charged it as
+/// well would count each byte twice.
 #[test]
 fn the_runtimes_own_budget_is_no_budget_of_tenants() {
     let rig = Rig::new();

@@ -1,5 +1,5 @@
-//! D6: `shutdown` waits, returns memory that no block uses, writes the log out, and names what is still
-//! in use; afterwards the runtime works as before.
+//! D6: `shutdown` waits, returns memory that no block uses, writes the log out, and names what is
+//! still in use; afterwards the runtime works as before.
 
 #![cfg(all(feature = "logging", feature = "pool"))]
 #![allow(unsafe_code, reason = "forks")]

@@ -1,4 +1,5 @@
-//! D7: the pinned memory of a runtime has a budget and statistics of its own, and is returned by a shutdown.
+//! D7: the pinned memory of a runtime has a budget and statistics of its own, and is returned by a
+//! shutdown.
 
 #![cfg(all(feature = "budget", any(feature = "async", feature = "direct")))]
 

@@ -1,5 +1,5 @@
-//! D8: futures of the device under tokio, on one thread and on several: joined, selected, timed out, and dropped
-//! with their executor.
+//! D8: futures of the device under tokio, on one thread and on several: joined, selected, timed
+//! out, and dropped with their executor.
 
 #![cfg(feature = "async")]
 

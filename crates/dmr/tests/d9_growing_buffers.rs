@@ -1,5 +1,5 @@
-//! D9: a buffer grows in place where its resource can do that, and by a recorded copy elsewhere, through every
-//! layer. A growth that fails changes nothing.
+//! D9: a buffer grows in place where its resource can do that, and by a recorded copy elsewhere,
+//! through every layer. A growth that fails changes nothing.
 
 #![cfg(all(
     feature = "async",

@@ -1,5 +1,5 @@
-//! D10: kernels of one device access the memory of another once that is allowed, and copies need no permission. On
-//! two GPUs, or on two simulated devices.
+//! D10: kernels of one device access the memory of another once that is allowed, and copies need no
+//! permission. On two GPUs, or on two simulated devices.
 
 #![cfg(all(feature = "async", feature = "direct", feature = "pool", feature = "nvrtc"))]
 #![allow(unsafe_code, reason = "kernel launches")]
@@ -36,7 +36,8 @@ fn a_kernel_reads_and_writes_memory_of_a_peer_also_what_is_allocated_later() {
         let mut mine = DeviceBuffer::<u32>::zeroed(&here, &a, LEN).unwrap();
         for (value, theirs) in (1..).zip([&before].into_iter().chain(&later)) {
             synchronize(&rigs);
-            // SAFETY: both buffers have that many words. All earlier work is done, and the copy below waits.
+            // SAFETY: both buffers have that many words. All earlier work is done, and the copy
+            // below waits.
             unsafe { kernel.launch(&a, mine.device_ptr(), theirs.device_ptr(), WORDS) };
             assert_eq!(mine.to_host(&a).unwrap(), vec![value; LEN], "{backend:?}");
         }

@@ -1,4 +1,5 @@
-//! D10: a launch that accesses memory of another device is ordered on both. On two GPUs, or on two simulated devices.
+//! D10: a launch that accesses memory of another device is ordered on both. On two GPUs, or on two
+//! simulated devices.
 
 #![cfg(all(feature = "async", feature = "direct", feature = "pool", feature = "nvrtc"))]
 #![allow(unsafe_code, reason = "kernel launches")]

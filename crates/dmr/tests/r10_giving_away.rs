@@ -1,5 +1,5 @@
-//! R10: a buffer of a backend is given to cudarc for good, through every layer, after all of its uses. Memory that is no
-//! allocation of the driver is refused by name, and nothing changes.
+//! R10: a buffer of a backend is given to cudarc for good, through every layer, after all of its
+//! uses. Memory that is no allocation of the driver is refused by name, and nothing changes.
 
 #![cfg(all(
     feature = "async",

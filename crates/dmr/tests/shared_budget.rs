@@ -1,7 +1,8 @@
 //! Processes with a runtime each share the limit of one GPU, while some of them are killed.
 //!
-//! On a GPU the driver's own figure is checked: memory in use stays within the limit and what the processes' contexts
-//! take. On the simulated driver each process has a GPU of its own, and compares its figure with what it has charged.
+//! On a GPU the driver's own figure is checked: memory in use stays within the limit and what the
+//! processes' contexts take. On the simulated driver each process has a GPU of its own, and
+//! compares its figure with what it has charged.
 #![cfg(all(feature = "shared", feature = "pool", target_os = "linux"))]
 #![allow(clippy::print_stdout, reason = "a process says that it is ready; the figures of a run")]
 
@@ -119,8 +120,8 @@ fn processes_on_one_gpu_stay_within_one_limit_while_some_are_killed() {
     let rig = Rig::new();
     let mut processes: Vec<_> = (0..PROCESSES).map(|_| Process::start(directory.path())).collect();
     processes.iter_mut().for_each(Process::wait_until_ready);
-    // With the contexts of all processes, and no memory. A context that starts while another ends may take a little
-    // more for a moment.
+    // With the contexts of all processes, and no memory. A context that starts while another ends
+    // may take a little more for a moment.
     let contexts = used(rig.device()) + 64 * MIB;
     processes.iter_mut().for_each(Process::go);
     let mut most_used = 0;

@@ -1,4 +1,5 @@
-//! D10 on the simulator: a launch on memory of another device opens all windows or none, and closes them all.
+//! D10 on the simulator: a launch on memory of another device opens all windows or none, and closes
+//! them all.
 
 #![cfg(all(feature = "async", feature = "direct", feature = "pool", feature = "nvrtc"))]
 #![allow(unsafe_code, reason = "kernel launches")]
@@ -67,7 +68,8 @@ fn lazy() -> Universe {
     Universe::builder().policy(Policy::Lazy).build().unwrap()
 }
 
-/// The producer of the peer, the launch, and the peer's next writer. Returns the waits, and whether a race was found.
+/// The producer of the peer, the launch, and the peer's next writer. Returns the waits, and whether
+/// a race was found.
 fn play(swallow: Option<u64>) -> (u64, bool) {
     let universe = lazy();
     let rigs = Rig::pair_in(&universe);

@@ -1,4 +1,5 @@
-//! D8: at the end of the process no thread calls the driver for a future, and a future still does not hang.
+//! D8: at the end of the process no thread calls the driver for a future, and a future still does
+//! not hang.
 
 #![cfg(all(unix, feature = "pool"))]
 #![allow(unsafe_code, reason = "registers an exit handler")]
@@ -43,7 +44,8 @@ fn a_process_ends_with_futures_that_wait() {
     }
 }
 
-/// Registered before the first future, so it runs after the library's handlers, as the driver's would.
+/// Registered before the first future, so it runs after the library's handlers, as the driver's
+/// would.
 extern "C" fn look() {
     let Some(AtTheEnd { file, universe, held, completed }) = AT_THE_END.lock().unwrap().take()
     else {

@@ -1,5 +1,5 @@
-//! D9, simulated: no order of a growth is missing, no failing call loses memory or data, and nothing is
-//! submitted to a stream that captures a graph.
+//! D9, simulated: no order of a growth is missing, no failing call loses memory or data, and
+//! nothing is submitted to a stream that captures a graph.
 
 #![cfg(all(feature = "async", feature = "direct", feature = "pool"))]
 

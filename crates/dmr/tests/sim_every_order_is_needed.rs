@@ -10,7 +10,8 @@ use dmr::prelude::*;
 use dmr_testkit::Rig;
 use dmr_testkit::scenarios::{SCENARIOS, Scenario, Stage};
 
-/// The calls that order work; without one, something else must be out of order, or it was not needed.
+/// The calls that order work; without one, something else must be out of order, or it was not
+/// needed.
 const ORDERING: [&str; 4] =
     ["cuEventRecord", "cuStreamWaitEvent", "cuStreamSynchronize", "cuEventSynchronize"];
 
@@ -69,9 +70,9 @@ fn every_scenario_is_ordered() {
 
 /// Leaves each ordering call of a scenario out in turn: some of each kind must be missed.
 ///
-/// A call that the simulator does not miss is proved not to be needed there: its verdict is that of an
-/// exhaustive search over the order of all operations (dmr-sim's `oracle_agreement`). Most of these
-/// calls record a use that no other use comes after.
+/// A call that the simulator does not miss is proved not to be needed there: its verdict is that of
+/// an exhaustive search over the order of all operations (dmr-sim's `oracle_agreement`). Most of
+/// these calls record a use that no other use comes after.
 fn cannot_do_without_any(what: &str) {
     let scenario = SCENARIOS.iter().find(|scenario| scenario.name == what).unwrap();
     for (name, make) in RESOURCES {

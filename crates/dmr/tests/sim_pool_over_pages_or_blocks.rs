@@ -18,7 +18,8 @@ const MIB: usize = 1 << 20;
 /// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`.
 const VIRTUAL_MEMORY: i32 = 102;
 
-/// The attribute that says whether the device supports virtual memory, and the upstream of the pool then.
+/// The attribute that says whether the device supports virtual memory, and the upstream of the pool
+/// then.
 const DEVICES: [(i32, &str); 2] = [(1, "Virtual"), (0, "Async")];
 
 fn rig(has_virtual_memory: i32) -> Rig {

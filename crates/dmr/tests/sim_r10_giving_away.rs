@@ -1,5 +1,5 @@
-//! R10, simulated: cudarc's free of memory that was given away races with nothing, and no failing driver call loses
-//! memory or data.
+//! R10, simulated: cudarc's free of memory that was given away races with nothing, and no failing
+//! driver call loses memory or data.
 
 #![cfg(all(feature = "async", feature = "direct"))]
 #![allow(unsafe_code, reason = "captures end in the driver")]
@@ -113,7 +113,8 @@ fn no_driver_call_that_fails_loses_memory_or_data() {
                 refused.buffer.into_cuda_slice()
             });
             let slice = given.expect("only one driver call fails");
-            // On the slice's own stream: cudarc does not return the error of a wait of another one, and goes on.
+            // On the slice's own stream: cudarc does not return the error of a wait of another one,
+            // and goes on.
             let read = || slice.stream().clone_dtoh(&slice);
             assert_eq!(read().or_else(|_| read()).unwrap(), [2; LEN], "{backend:?}");
             assert_eq!(runtime.resource().bytes_outstanding(), 0);

@@ -1,5 +1,6 @@
-//! R11: each use that launches and operations of buffers declare is needed. One mistake is planted in each run, a use that
-//! is not declared, declared as read only, or a byte too short, and the simulated driver must find it.
+//! R11: each use that launches and operations of buffers declare is needed. One mistake is planted
+//! in each run, a use that is not declared, declared as read only, or a byte too short, and the
+//! simulated driver must find it.
 
 #![cfg(feature = "pool")]
 #![allow(unsafe_code, reason = "submits work by address")]
@@ -63,8 +64,9 @@ impl Mistake {
     }
 }
 
-/// Plants each mistake in each use of each declaration of `program`, one in each run; returns the number of mistakes
-/// that were found. Panics if one is not found, or if there is a finding without a mistake.
+/// Plants each mistake in each use of each declaration of `program`, one in each run; returns the
+/// number of mistakes that were found. Panics if one is not found, or if there is a finding without
+/// a mistake.
 fn plant_all(name: &str, program: impl Fn(&[Rig; 2])) -> usize {
     let uses: Arc<Mutex<Vec<usize>>> = Arc::default();
     let counted = Arc::clone(&uses);

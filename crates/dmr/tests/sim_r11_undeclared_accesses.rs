@@ -1,4 +1,5 @@
-//! R11: what the work of a strict launch accesses is compared with what the launch declares, on the simulated driver.
+//! R11: what the work of a strict launch accesses is compared with what the launch declares, on the
+//! simulated driver.
 
 #![cfg(feature = "pool")]
 #![allow(unsafe_code, reason = "submits work by address")]
@@ -364,7 +365,8 @@ fn memory_that_the_closure_allocates_needs_no_declaration() {
                 let scratch =
                     DeviceBuffer::<u32>::zeroed(&scene.gpu, &scene.stream, WORDS).unwrap();
                 let [to, from] = [&scene.y, &scratch].map(address);
-                // SAFETY: both have that many words; the scratch memory is freed after the work on its home stream.
+                // SAFETY: both have that many words; the scratch memory is freed after the work on
+                // its home stream.
                 unsafe { scene.kernel.try_launch(&scene.stream, to, from, WORDS as u32) }
             })
             .unwrap();

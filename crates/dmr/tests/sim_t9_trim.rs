@@ -1,5 +1,5 @@
-//! T9: a runtime returns to the driver the memory that serves no block, over each upstream, and reports
-//! exactly what it has reserved.
+//! T9: a runtime returns to the driver the memory that serves no block, over each upstream, and
+//! reports exactly what it has reserved.
 
 #![cfg(all(feature = "async", feature = "direct", feature = "pool"))]
 

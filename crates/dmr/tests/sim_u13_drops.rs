@@ -1,4 +1,5 @@
-//! U13: which drops wait for the device, over every stack, on a machine that works as late as it may.
+//! U13: which drops wait for the device, over every stack, on a machine that works as late as it
+//! may.
 
 #![cfg(all(feature = "async", feature = "budget", feature = "direct"))]
 #![cfg(all(feature = "logging", feature = "pool"))]

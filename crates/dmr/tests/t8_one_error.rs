@@ -1,5 +1,5 @@
-//! T8: each error of the library converts to `dmr::Error`, which keeps its message, its sources and what is inside of
-//! it, and returns whether less memory would have worked.
+//! T8: each error of the library converts to `dmr::Error`, which keeps its message, its sources and
+//! what is inside of it, and returns whether less memory would have worked.
 
 #![cfg(all(feature = "budget", feature = "pool", feature = "spill"))]
 

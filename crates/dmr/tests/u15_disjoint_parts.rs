@@ -20,8 +20,8 @@ fn runtime(rig: &Rig, backend: Backend) -> DeviceRuntime {
     DeviceRuntime::builder(rig.ordinal()).backend(backend).build().unwrap()
 }
 
-/// Writes a part in launches on one stream; returns the number of launches that were refused because of a
-/// window.
+/// Writes a part in launches on one stream; returns the number of launches that were refused
+/// because of a window.
 fn write(runtime: &DeviceRuntime, lease: &StreamLease, mut part: DeviceViewMut<'_, u32>) -> u32 {
     let mut refused = 0;
     for value in 1..=LAUNCHES {

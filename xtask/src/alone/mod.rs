@@ -1,9 +1,9 @@
-//! `cargo xtask alone`: a program that depends on one crate with one feature builds, and runs, for each
-//! published crate and each of its features.
+//! `cargo xtask alone`: a program that depends on one crate with one feature builds, and runs, for
+//! each published crate and each of its features.
 //!
 //! Within the workspace, cargo may build a crate with the features that its neighbours need. The
-//! programs are packages of a workspace of their own, in the target folder, and are built one at a time.
-//! Those that need a driver use the simulated one.
+//! programs are packages of a workspace of their own, in the target folder, and are built one at a
+//! time. Those that need a driver use the simulated one.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -90,8 +90,8 @@ fn missing(workspace: &Workspace) -> Vec<Violation> {
     without.chain(stale).collect()
 }
 
-/// Returns the features that a user can name: not `default`, and not those that stand for a crate of
-/// this workspace.
+/// Returns the features that a user can name: not `default`, and not those that stand for a crate
+/// of this workspace.
 fn features<'w>(workspace: &'w Workspace, program: &Program) -> Vec<&'w str> {
     let package = workspace.package(program.of);
     let features = package.into_iter().flat_map(|package| package.features.keys());

@@ -14,8 +14,9 @@ use crate::workspace::Workspace;
 
 const PACKAGE: &str = "dmr-bench";
 
-/// The numbers of operations in the two runs of a step. The difference has warm operations only, and is a
-/// multiple of each power of two up to it, for work that is done once per group of operations.
+/// The numbers of operations in the two runs of a step. The difference has warm operations only,
+/// and is a multiple of each power of two up to it, for work that is done once per group of
+/// operations.
 const FEW: u64 = 1_024;
 const MANY: u64 = 3_072;
 
@@ -70,14 +71,15 @@ fn count(program: &Path, step: &str, times: u64, target: &Path) -> Result<Count,
         .map_err(|error| Failure::Setup(format!("{step}: {}: {error}", out.display())))
 }
 
-/// Returns the names of the steps in the output of `dmr-bench list`; with `parts`, those that contain one.
+/// Returns the names of the steps in the output of `dmr-bench list`; with `parts`, those that
+/// contain one.
 fn steps<'a>(list: &'a str, parts: &[&str]) -> impl Iterator<Item = &'a str> {
     let is_asked_for = |step: &&str| parts.is_empty() || parts.iter().any(|it| step.contains(it));
     list.lines().filter_map(|line| line.strip_prefix("step ")).filter(is_asked_for)
 }
 
-/// Formats a row of the table: the cost of one operation. Locked instructions have a decimal place where some
-/// operations have more of them than others.
+/// Formats a row of the table: the cost of one operation. Locked instructions have a decimal place
+/// where some operations have more of them than others.
 fn row(step: &str, few: Count, many: Count) -> String {
     let per_operation = |few: u64, many: u64, parts: u64| {
         let difference = many.saturating_sub(few);

@@ -2,8 +2,8 @@
 //! simulated driver, and locked instructions of the library.
 //!
 //! With `--separate-callers` callgrind counts a function once for each stack of callers and writes
-//! the stack into the name: `callee'caller'caller of that'...`. So each line of the profile has the stack
-//! that executed it, and is counted once: recursion, and functions that both sides call, need
+//! the stack into the name: `callee'caller'caller of that'...`. So each line of the profile has the
+//! stack that executed it, and is counted once: recursion, and functions that both sides call, need
 //! no rule of their own.
 
 /// The number of callers that callgrind keeps of each function. Real stacks have about 40.
@@ -13,11 +13,12 @@ pub(super) const MAX_FRAMES: usize = 64;
 /// end of the process, other threads.
 const STEP: &str = "dmr_bench::steps::Step::once";
 
-/// The start of the names of the simulated driver's functions. The outermost one is the entry point that cudarc
-/// calls, and all code that it calls counts as the driver's, whatever its crate.
+/// The start of the names of the simulated driver's functions. The outermost one is the entry point
+/// that cudarc calls, and all code that it calls counts as the driver's, whatever its crate.
 const DRIVER: &str = "dmr_sim::";
 
-/// The events that callgrind counts with `--collect-bus=yes`: instructions, and those that lock the bus.
+/// The events that callgrind counts with `--collect-bus=yes`: instructions, and those that lock the
+/// bus.
 const EVENTS: &str = "events: Ir Ge";
 
 /// The instructions of a run of a step.
@@ -36,8 +37,8 @@ impl Count {
     ///
     /// # Errors
     ///
-    /// The reason why the profile cannot be read exactly: it has no locked instructions, no operation, or
-    /// a stack that callgrind cut off.
+    /// The reason why the profile cannot be read exactly: it has no locked instructions, no
+    /// operation, or a stack that callgrind cut off.
     pub(super) fn of(profile: &str) -> Result<Self, String> {
         if !profile.lines().any(|line| line == EVENTS) {
             return Err(format!("no line `{EVENTS}`"));
@@ -92,8 +93,8 @@ impl Side {
     }
 }
 
-/// Returns both costs in a line `position instructions locked`, where zeros at the end are left out; `None`
-/// for any other line.
+/// Returns both costs in a line `position instructions locked`, where zeros at the end are left
+/// out; `None` for any other line.
 fn cost(line: &str) -> Option<(u64, u64)> {
     if !line.starts_with(|c: char| c.is_ascii_digit()) {
         return None;

@@ -29,8 +29,8 @@ pub(crate) struct Artifact {
 }
 
 impl Artifact {
-    /// Returns its path in the bundle. Unit tests of a library and of its binary can have one crate and one
-    /// name, so their names contain the kind.
+    /// Returns its path in the bundle. Unit tests of a library and of its binary can have one crate
+    /// and one name, so their names contain the kind.
     pub(crate) fn place(&self) -> PathBuf {
         let Self { package, target, .. } = self;
         match self.role {

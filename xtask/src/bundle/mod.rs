@@ -1,5 +1,5 @@
-//! `cargo xtask bundle`: tests, examples and programs for a machine with a driver but neither Rust nor
-//! the sources.
+//! `cargo xtask bundle`: tests, examples and programs for a machine with a driver but neither Rust
+//! nor the sources.
 
 pub(crate) mod artifacts;
 pub(crate) mod pack;

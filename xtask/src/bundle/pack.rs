@@ -11,8 +11,8 @@ use crate::failure::Failure;
 /// The maximum size of a packed bundle.
 const MOST_BYTES: u64 = 60 << 20;
 
-/// The options of xz. The executables have most of their code in common: a dictionary larger than several of
-/// them reduces the size more than a higher preset.
+/// The options of xz. The executables have most of their code in common: a dictionary larger than
+/// several of them reduces the size more than a higher preset.
 const XZ_OPTIONS: &str = "--lzma2=preset=3,dict=128MiB";
 
 /// A packed bundle.

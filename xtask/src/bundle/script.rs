@@ -11,8 +11,9 @@ const PASSES: &str = "echo 'test result: ok. 3 passed; 0 failed'";
 
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Serializes the tests that write and start scripts: a process that another thread starts at that time
-/// would inherit a script that is still open for writing, and Linux refuses to run such a file.
+/// Serializes the tests that write and start scripts: a process that another thread starts at that
+/// time would inherit a script that is still open for writing, and Linux refuses to run such a
+/// file.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }

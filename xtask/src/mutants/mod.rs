@@ -1,5 +1,5 @@
-//! `cargo xtask mutants`: the share of faults that the tests detect, which cargo-mutants puts into the
-//! bookkeeping.
+//! `cargo xtask mutants`: the share of faults that the tests detect, which cargo-mutants puts into
+//! the bookkeeping.
 //!
 //! Mutants are made of the current commit, in a clone inside the target folder, so that neither
 //! the working tree nor its builds are touched. Outcomes are kept by commit: a repeated run
@@ -113,8 +113,8 @@ impl Sandbox {
         timeout: Option<u64>,
     ) -> Result<(), Failure> {
         let run = self.next_run()?;
-        // With `--iterate` cargo-mutants skips the mutants that are listed here. Its option `--re` does
-        // not skip all kinds of mutants.
+        // With `--iterate` cargo-mutants skips the mutants that are listed here. Its option `--re`
+        // does not skip all kinds of mutants.
         let list: String = others.iter().map(|mutant| format!("{}\n", mutant.name)).collect();
         let path = run.join("mutants.out/previously_caught.txt");
         std::fs::write(&path, list).map_err(|error| cannot("write", &path, &error))?;

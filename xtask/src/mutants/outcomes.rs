@@ -21,7 +21,8 @@ pub(super) enum Outcome {
 }
 
 /// The files of cargo-mutants, with the name of one mutant in each line. Lines are added when a
-/// mutant has been tested, so an interrupted run leaves the outcomes of the mutants that it has tested.
+/// mutant has been tested, so an interrupted run leaves the outcomes of the mutants that it has
+/// tested.
 const LISTS: [(&str, Outcome); 4] = [
     ("caught.txt", Outcome::Caught),
     ("timeout.txt", Outcome::TimedOut),
@@ -92,8 +93,8 @@ pub(super) struct Score {
 }
 
 impl Score {
-    /// Returns the share of viable mutants that the tests detect, in tenths of a percent, rounded down, so
-    /// that 100 % means all; `None` if none was viable.
+    /// Returns the share of viable mutants that the tests detect, in tenths of a percent, rounded
+    /// down, so that 100 % means all; `None` if none was viable.
     pub(super) fn per_mille(&self) -> Option<usize> {
         let noticed = self.caught + self.timed_out;
         (noticed * 1000).checked_div(noticed + self.missed.len())

@@ -26,8 +26,8 @@ pub(super) fn shard(mutants: Vec<Mutant>, shard: Shard) -> Vec<Mutant> {
     mutants.into_iter().skip(shard.index).step_by(shard.count).collect()
 }
 
-/// Returns a random number that depends on the name and the seed only: a mutant that is added or removed does
-/// not change the order of the others.
+/// Returns a random number that depends on the name and the seed only: a mutant that is added or
+/// removed does not change the order of the others.
 fn rank(name: &str, seed: u64) -> u64 {
     // FNV-1a.
     let start = 0xcbf2_9ce4_8422_2325 ^ seed;

@@ -1,5 +1,5 @@
-//! `cargo xtask sanitize --bundle`: packs the programs, xtask as their runner, and a script, for a machine
-//! with a GPU and without Rust.
+//! `cargo xtask sanitize --bundle`: packs the programs, xtask as their runner, and a script, for a
+//! machine with a GPU and without Rust.
 
 use std::path::Path;
 

@@ -66,7 +66,8 @@ impl Options {
         self.rows.iter().find(is_unused).map(String::as_str)
     }
 
-    /// Returns whether a row runs: its name contains one of the texts of `--rows`, or there is none.
+    /// Returns whether a row runs: its name contains one of the texts of `--rows`, or there is
+    /// none.
     pub(super) fn selects(&self, id: &str) -> bool {
         self.rows.is_empty() || self.rows.iter().any(|text| id.contains(text))
     }

@@ -97,16 +97,16 @@ pub(super) fn judge(row: &Row, evidence: Evidence<'_>) -> Outcome {
     outcome
 }
 
-/// Returns the error if the line is one of the tool itself. The tool prints races as errors, too; they are
-/// not returned.
+/// Returns the error if the line is one of the tool itself. The tool prints races as errors, too;
+/// they are not returned.
 fn tool_error(line: &str) -> Option<&str> {
     let error = line.strip_prefix("========= ")?;
     let is_error = error.starts_with("Error: ") || error.starts_with("Internal Sanitizer Error");
     (is_error && !error.contains("Race reported") && !error.contains("hazard")).then_some(error)
 }
 
-/// Compares the number of records in the results with the one in the log. The tool ends its log with that number,
-/// which includes launches; if the two differ, one of the files is incomplete.
+/// Compares the number of records in the results with the one in the log. The tool ends its log
+/// with that number, which includes launches; if the two differ, one of the files is incomplete.
 fn check_summary(log: &str, records: u64, outcome: &mut Outcome) {
     let counts = log.lines().filter_map(|line| {
         let (_, count) = line.strip_prefix("========= ")?.split_once(" SUMMARY: ")?;
@@ -229,8 +229,8 @@ fn expected_api_errors(printed: &str, outcome: &mut Outcome) -> BTreeMap<ApiErro
     expected
 }
 
-/// Removes the expected API errors from the findings. An expected error that is missing is a problem;
-/// one more than expected stays a finding.
+/// Removes the expected API errors from the findings. An expected error that is missing is a
+/// problem; one more than expected stays a finding.
 fn remove_expected(
     findings: Vec<Finding>,
     mut expected: BTreeMap<ApiError, u64>,

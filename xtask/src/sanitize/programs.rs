@@ -36,7 +36,8 @@ fn executable<'a>(artifacts: &'a [Artifact], program: &str) -> Result<&'a Path, 
     found.ok_or_else(|| Failure::Setup(format!("cargo built no {program} of {PACKAGE}")))
 }
 
-/// Returns every row: the tests, then the controls of all builds, each in the smallest build that has it.
+/// Returns every row: the tests, then the controls of all builds, each in the smallest build that
+/// has it.
 pub(super) fn rows(folder: &Path) -> Result<Vec<Row>, Failure> {
     let mut all = rows::tests();
     for build in Build::ALL {

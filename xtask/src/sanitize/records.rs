@@ -51,8 +51,8 @@ impl ApiError {
 }
 
 impl Report {
-    /// Parses the XML. `log` is the tool's text: only it has the distance of a wrong address from the
-    /// nearest allocation.
+    /// Parses the XML. `log` is the tool's text: only it has the distance of a wrong address from
+    /// the nearest allocation.
     pub(super) fn parse(xml: &str, log: &str) -> Result<Self, DeError> {
         let mut document = Deserializer::from_str(xml.trim_end());
         let Document::ComputeSanitizerOutput(output) = Document::deserialize(&mut document)?;
@@ -234,10 +234,10 @@ fn is_invalid_free(ApiError { call, error }: &ApiError) -> bool {
     matches!(&**call, "cuMemFree" | "cuMemFreeAsync") && error == "CUDA_ERROR_INVALID_VALUE"
 }
 
-/// Returns the classes by which a tool may report a planted fault of a class. The tool detects that memory is
-/// not allocated, and not whether it ever was; if a block is freed before the report, the tool no longer has its
-/// distance from the address. So where the tool reports the exact address of the fault
-/// (`is_located`), `not-allocated` is enough.
+/// Returns the classes by which a tool may report a planted fault of a class. The tool detects that
+/// memory is not allocated, and not whether it ever was; if a block is freed before the report, the
+/// tool no longer has its distance from the address. So where the tool reports the exact address of
+/// the fault (`is_located`), `not-allocated` is enough.
 pub(super) fn accepted(planted: &str, is_located: bool) -> Vec<&str> {
     match planted {
         "overrun" | "underrun" if is_located => vec![planted, "not-allocated"],
@@ -262,7 +262,8 @@ pub(super) mod tests {
         })
     }
 
-    /// A sample of the tool's own output, of an H200 and version 2026.4 unless its name has another.
+    /// A sample of the tool's own output, of an H200 and version 2026.4 unless its name has
+    /// another.
     macro_rules! sample {
         ($name:literal) => {
             include_str!(concat!("samples/", $name, ".xml"))

@@ -32,7 +32,8 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// Searches for the tool of the command line; without one, on `PATH` and then in the CUDA toolkit.
+    /// Searches for the tool of the command line; without one, on `PATH` and then in the CUDA
+    /// toolkit.
     pub(super) fn new(tool: Option<&Path>) -> Self {
         let name = "compute-sanitizer";
         let tools = if let Some(tool) = tool {
@@ -93,8 +94,8 @@ fn output(program: &Path, arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Returns the tool's options for a row, without the names of its files. There are no suppressions and
-/// no filters.
+/// Returns the tool's options for a row, without the names of its files. There are no suppressions
+/// and no filters.
 pub(super) fn options(row: &Row) -> Vec<&'static str> {
     let mut options = vec![
         "--tool",

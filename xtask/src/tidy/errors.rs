@@ -1,5 +1,5 @@
-//! Checks that public errors are `#[non_exhaustive]`: a new field or variant then breaks no program that
-//! matches on them. And that those of the library convert to `dmr::Error`.
+//! Checks that public errors are `#[non_exhaustive]`: a new field or variant then breaks no program
+//! that matches on them. And that those of the library convert to `dmr::Error`.
 
 use super::tree::Tree;
 use crate::failure::Violation;
@@ -87,8 +87,8 @@ fn variant_with_fields(line: &str) -> Option<&str> {
     is_name.then_some(name)
 }
 
-/// Returns the documentation and the attributes of the item on a line, trimmed: the lines above it, up to
-/// one that begins or ends another item of the same indentation.
+/// Returns the documentation and the attributes of the item on a line, trimmed: the lines above it,
+/// up to one that begins or ends another item of the same indentation.
 fn before<'t>(lines: &[&'t str], index: usize, indent: &str) -> Vec<&'t str> {
     let is_of_another = |line: &&&str| {
         let own = line.strip_prefix(indent);

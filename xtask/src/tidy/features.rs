@@ -1,5 +1,5 @@
-//! Each public method of `dmr` that needs a feature says which: docs.rs shows the features of an item only beside the
-//! item, and an editor does not show them at all.
+//! Each public method of `dmr` that needs a feature says which: docs.rs shows the features of an
+//! item only beside the item, and an editor does not show them at all.
 
 use super::tree::Tree;
 use crate::failure::Violation;
@@ -7,8 +7,8 @@ use crate::failure::Violation;
 const SOURCES: &str = "crates/dmr/src/";
 const ROOT: &str = "crates/dmr/src/lib.rs";
 
-/// Checks the public functions in the crate's files. A function needs the feature of its own attribute, of the block
-/// around it, or of its file where `lib.rs` declares that.
+/// Checks the public functions in the crate's files. A function needs the feature of its own
+/// attribute, of the block around it, or of its file where `lib.rs` declares that.
 pub(super) fn violations(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.ending(".rs").filter(|(path, _)| path.starts_with(SOURCES)) {

@@ -79,7 +79,8 @@ fn check_paths(tree: &Tree, path: &str, text: &str, found: &mut Vec<Violation>) 
     }
 }
 
-/// Checks that each page of the book is in its table of contents. (`check_links` checks that the entries exist.)
+/// Checks that each page of the book is in its table of contents. (`check_links` checks that the
+/// entries exist.)
 fn check_summary(tree: &Tree, found: &mut Vec<Violation>) {
     let summary = tree.text(SUMMARY).unwrap_or_default();
     let listed: BTreeSet<String> = summary
@@ -112,8 +113,8 @@ fn check_variables(tree: &Tree, found: &mut Vec<Violation>) {
     }
 }
 
-/// Returns the names of the library's variables directly after the quote: up to the same quote, or to the
-/// `=` of an assignment.
+/// Returns the names of the library's variables directly after the quote: up to the same quote, or
+/// to the `=` of an assignment.
 fn variables(text: &str, quote: char) -> impl Iterator<Item = &str> {
     text.split(quote).filter_map(|part| {
         let name = part.split('=').next().unwrap_or(part);

@@ -55,8 +55,8 @@ const RUNS_THEM: &str = "\"--ignored\"";
 /// Paths of the build machine, which a device bundle does not have.
 const BUILD_PATHS: &[&str] = &[concat!("CARGO_MANIFEST", "_DIR"), concat!("fi", "le!()")];
 
-/// The files that may name the folder of the sources: one checks for a bundle first, and one compares
-/// it with paths in debug information, which are of the build machine as well.
+/// The files that may name the folder of the sources: one checks for a bundle first, and one
+/// compares it with paths in debug information, which are of the build machine as well.
 const WITH_BUILD_PATHS: &[&str] =
     &["crates/dmr-testkit/src/repository.rs", "crates/dmr-sim/src/label.rs"];
 
@@ -116,8 +116,8 @@ fn check_unsafe(path: &str, text: &str, found: &mut Vec<Violation>) {
     }
 }
 
-/// Refuses unit tests that use the testkit: such a test would link two copies of its own crate. The random
-/// programs and the benchmarks depend on the testkit, and it does not depend on them.
+/// Refuses unit tests that use the testkit: such a test would link two copies of its own crate. The
+/// random programs and the benchmarks depend on the testkit, and it does not depend on them.
 fn check_testkit(path: &str, text: &str, found: &mut Vec<Violation>) {
     let above = ["xtask/", "crates/dmr-programs/", "crates/dmr-ptx-compare/", "crates/dmr-bench/"];
     let may_use_it = above.iter().any(|folder| path.starts_with(folder));

@@ -6,7 +6,8 @@ use std::process::Command;
 use crate::command;
 use crate::failure::Failure;
 
-/// The content of each file by its path from the root, with `/`. A file that is not text has empty content.
+/// The content of each file by its path from the root, with `/`. A file that is not text has empty
+/// content.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     files: BTreeMap<String, String>,

@@ -1,5 +1,5 @@
-//! Comments, names, messages and pages keep to the project's words: streams, blocks and calls do not act
-//! like people, and a thing that has a name in the field has no other one here.
+//! Comments, names, messages and pages keep to the project's words: streams, blocks and calls do
+//! not act like people, and a thing that has a name in the field has no other one here.
 
 use super::tree::Tree;
 use crate::failure::Violation;
@@ -43,7 +43,8 @@ const PHRASES: &[Phrase] = &[
     Phrase { forms: &["latch"], instead: "lock, or spinlock" },
 ];
 
-/// The words with which no doc comment starts: it starts with a verb or a noun phrase that stands alone.
+/// The words with which no doc comment starts: it starts with a verb or a noun phrase that stands
+/// alone.
 const STARTS: &[&str] = &[
     "What ",
     "How ",

@@ -14,11 +14,11 @@ pub(super) type AccountId = u64;
 /// The largest number of bytes: higher limits and larger requests count as this.
 pub(super) const MAX_BYTES: u64 = i64::MAX as u64;
 
-/// An account. Bytes that are charged to it are charged to all accounts above it, up to a reservation: the
-/// bytes of that were charged above it when it was made.
+/// An account. Bytes that are charged to it are charged to all accounts above it, up to a
+/// reservation: the bytes of that were charged above it when it was made.
 ///
-/// All of it changes under the lock of the tree, except for the room of the root: any thread changes
-/// that by a single atomic instruction.
+/// All of it changes under the lock of the tree, except for the room of the root: any thread
+/// changes that by a single atomic instruction.
 #[derive(Debug)]
 pub(super) struct Account {
     pub(super) id: AccountId,
@@ -71,7 +71,8 @@ impl Account {
         self.reserved.store(self.limit(), Ordering::Relaxed);
     }
 
-    /// Ends a reservation: its limit becomes 0. Returns the bytes that no block uses, to be released above it.
+    /// Ends a reservation: its limit becomes 0. Returns the bytes that no block uses, to be
+    /// released above it.
     pub(super) fn end_reservation(&self) -> u64 {
         let unused = self.unused();
         self.reserved.store(0, Ordering::Relaxed);

@@ -83,8 +83,8 @@ impl Budget {
         self
     }
 
-    /// Makes a named share of this budget: at most `limit` bytes, and never more than this budget and
-    /// those above it have left. The limit may be larger than this one's, and the limits of
+    /// Makes a named share of this budget: at most `limit` bytes, and never more than this budget
+    /// and those above it have left. The limit may be larger than this one's, and the limits of
     /// several shares may add up to more: nothing is set aside.
     ///
     /// Blocks that outlive the share and everything that charges it stay charged to this budget
@@ -105,8 +105,8 @@ impl Budget {
         if self.tree.is_forked() { AllocTag::UNTAGGED } else { *lock(&self.account.name) }
     }
 
-    /// Returns whether both are the same budget, or parts of the same one: a block that passes through both is then
-    /// charged to it twice.
+    /// Returns whether both are the same budget, or parts of the same one: a block that passes
+    /// through both is then charged to it twice.
     #[must_use]
     pub fn shares_root_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.tree, &other.tree)
@@ -122,9 +122,9 @@ impl Budget {
         outer.map(|outer| outer.limit()).fold(self.account.limit(), u64::min)
     }
 
-    /// Sets the limit, in bytes; that of a reservation to at most its bytes. After this has returned, nothing is
-    /// granted that does not fit; if more is charged already, nothing is granted at all until it fits. A limit
-    /// above 2⁶³ − 1 bytes is lowered to that.
+    /// Sets the limit, in bytes; that of a reservation to at most its bytes. After this has
+    /// returned, nothing is granted that does not fit; if more is charged already, nothing is
+    /// granted at all until it fits. A limit above 2⁶³ − 1 bytes is lowered to that.
     pub fn set_limit(&self, limit: u64) {
         self.tree.set_limit(&self.account, |_| limit);
     }
@@ -136,8 +136,9 @@ impl Budget {
         self.tree.lock().map_or(0, |_state| self.account.charged())
     }
 
-    /// Returns the bytes that are left, of this budget and of all that it is a part of. For a limit that processes
-    /// share it reads their account, and waits for that for at most 50 ms: 0 if it cannot be read then.
+    /// Returns the bytes that are left, of this budget and of all that it is a part of. For a limit
+    /// that processes share it reads their account, and waits for that for at most 50 ms: 0 if it
+    /// cannot be read then.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.tree.remaining(&self.account)
@@ -168,7 +169,8 @@ impl Clone for Budget {
     }
 }
 
-/// The last handle to a budget or a part of it drops the resources that are kept for retired blocks.
+/// The last handle to a budget or a part of it drops the resources that are kept for retired
+/// blocks.
 impl Drop for Budget {
     fn drop(&mut self) {
         if self.tree.handles.fetch_sub(1, Ordering::AcqRel) == 1 {

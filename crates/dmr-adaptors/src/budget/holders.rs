@@ -14,7 +14,8 @@ use super::outer::OuterRefusal;
 use super::tree::{EXISTING, RESERVED, Refused, Tree};
 
 impl Tree {
-    /// Returns the error for `bytes` that were refused. Call it without a lock, as the others of this file.
+    /// Returns the error for `bytes` that were refused. Call it without a lock, as the others of
+    /// this file.
     pub(super) fn error(&self, refused: Refused, bytes: u64) -> ResourceError {
         let requested = usize::try_from(bytes).unwrap_or(usize::MAX);
         let new = |name, limit, remaining, pending, holders| {
@@ -58,7 +59,8 @@ impl Tree {
         holders
     }
 
-    /// Returns the bytes that an account and those below it are charged for live blocks of these streams.
+    /// Returns the bytes that an account and those below it are charged for live blocks of these
+    /// streams.
     pub(super) fn live_bytes(&self, account: &Arc<Account>, streams: StreamPoolId) -> u64 {
         let mut live = 0;
         self.for_each_charge(account, |of, charge| {
@@ -67,8 +69,8 @@ impl Tree {
         live
     }
 
-    /// Calls `visit` for each charge of an account and those below it, with the streams of the block. Returns these
-    /// accounts.
+    /// Calls `visit` for each charge of an account and those below it, with the streams of the
+    /// block. Returns these accounts.
     fn for_each_charge(
         &self,
         account: &Arc<Account>,

@@ -33,12 +33,13 @@ impl BudgetLayer {
     }
 
     /// With `true`, blocks that are outstanding when the resource is wrapped are charged (default:
-    /// `false`). Leave it off for a tenant of a shared pool: the outstanding blocks there belong to others.
+    /// `false`). Leave it off for a tenant of a shared pool: the outstanding blocks there belong to
+    /// others.
     ///
     /// Such blocks are charged as a sum, without those that the budget is charged for already.
-    /// Afterwards, a block that is deallocated through the budget and was never charged releases its bytes
-    /// from that sum. So none may be allocated upstream, and no other thread may use the resource while
-    /// it is wrapped.
+    /// Afterwards, a block that is deallocated through the budget and was never charged releases
+    /// its bytes from that sum. So none may be allocated upstream, and no other thread may use the
+    /// resource while it is wrapped.
     pub const fn with_charge_existing(mut self, charge_existing: bool) -> Self {
         self.charge_existing = charge_existing;
         self

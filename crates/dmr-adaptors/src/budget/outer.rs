@@ -8,9 +8,9 @@ use dmr_core::error::SharedShortage;
 
 /// A limit that bounds what is charged to the root of a tree of accounts.
 ///
-/// A tree calls it after it has charged or released its root, and does not hold its lock: a
-/// method may wait for other processes. No method may call the driver, a resource or the budget, and none is
-/// called in a forked child.
+/// A tree calls it after it has charged or released its root, and does not hold its lock: a method
+/// may wait for other processes. No method may call the driver, a resource or the budget, and none
+/// is called in a forked child.
 ///
 /// Releases add up to the charges. Tags need not: what a block takes of a reservation was charged
 /// as `(reserved)` before.
@@ -18,8 +18,8 @@ pub(super) trait OuterLimit: Debug + Send + Sync {
     /// Returns the limit, in bytes.
     fn limit(&self) -> u64;
 
-    /// Charges `bytes`, if they fit, and waits for other processes until the deadline, or for as long as it is
-    /// configured to.
+    /// Charges `bytes`, if they fit, and waits for other processes until the deadline, or for as
+    /// long as it is configured to.
     ///
     /// # Errors
     ///
@@ -31,8 +31,8 @@ pub(super) trait OuterLimit: Debug + Send + Sync {
         deadline: Option<Instant>,
     ) -> Result<(), OuterRefusal>;
 
-    /// Charges bytes that are in use already, even if that exceeds the limit; releases them if they are
-    /// negative.
+    /// Charges bytes that are in use already, even if that exceeds the limit; releases them if they
+    /// are negative.
     fn adjust(&self, bytes: i64, tag: AllocTag);
 
     /// Returns the bytes that fit now. Waits for at most a moment; 0 if they are not known then.

@@ -36,14 +36,15 @@ impl Budget {
     /// First come, first served: a reservation does not overtake one that waits for the same
     /// budget, or that waits for room in a budget that both are parts of. Ordinary allocations do
     /// not queue. A waiting reservation looks again when bytes are released and every 2 ms, and
-    /// calls `try_reap` of the resources that have retired blocks of the budget. The lock of an account that
-    /// processes share is waited for until the timeout, but for at least 50 ms and at most its own lock timeout.
+    /// calls `try_reap` of the resources that have retired blocks of the budget. The lock of an
+    /// account that processes share is waited for until the timeout, but for at least 50 ms and at
+    /// most its own lock timeout.
     ///
     /// # Errors
     ///
-    /// [`OutOfBudget`](dmr_core::ResourceError::OutOfBudget): at once if `bytes` is more than a limit, or if
-    /// the account that processes share cannot be used; else after the timeout, and at least one
-    /// attempt to reap.
+    /// [`OutOfBudget`](dmr_core::ResourceError::OutOfBudget): at once if `bytes` is more than a
+    /// limit, or if the account that processes share cannot be used; else after the timeout, and at
+    /// least one attempt to reap.
     pub fn reserve(&self, bytes: u64, timeout: Duration) -> ResourceResult<Reservation> {
         let Self { tree, account } = self;
         let deadline = Instant::now().checked_add(timeout);
@@ -126,8 +127,8 @@ impl Queued<'_> {
     }
 
     /// Returns the account for whose room an earlier reservation waits, if this one needs room
-    /// there too. That is the root if the earlier one fits in this tree: it has only to wake up, or waits for the
-    /// limit around the root.
+    /// there too. That is the root if the earlier one fits in this tree: it has only to wake up, or
+    /// waits for the limit around the root.
     fn ahead(&self, state: &State) -> Option<Arc<Account>> {
         let blocking = |waiter: &Waiter| {
             let mut path = waiter.account.path();

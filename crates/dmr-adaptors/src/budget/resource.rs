@@ -42,24 +42,24 @@ use super::tree::{EXISTING, Tree};
 ///
 /// # Calls that bypass it
 ///
-/// A block that is allocated or grown directly upstream, with [`upstream`](Self::upstream) or a clone of an
-/// `Arc`, is not charged, and the limit does not bound it. A block releases what its budget was
-/// charged for it: nothing if it was allocated upstream or by another budget, and not the bytes by
-/// which it grew there. When a block grows through the budget, it is charged for all of its size. A
-/// block that is deallocated upstream stays charged until another block of the budget gets its slot
-/// in the use table; without use tracking, as long as the budget lives.
+/// A block that is allocated or grown directly upstream, with [`upstream`](Self::upstream) or a
+/// clone of an `Arc`, is not charged, and the limit does not bound it. A block releases what its
+/// budget was charged for it: nothing if it was allocated upstream or by another budget, and not
+/// the bytes by which it grew there. When a block grows through the budget, it is charged for all
+/// of its size. A block that is deallocated upstream stays charged until another block of the
+/// budget gets its slot in the use table; without use tracking, as long as the budget lives.
 ///
 /// # If upstream panics
 ///
-/// A block whose deallocation panics is charged until upstream reports that it is not retired. Memory that upstream
-/// has leaked by then is not charged any more.
+/// A block whose deallocation panics is charged until upstream reports that it is not retired.
+/// Memory that upstream has leaked by then is not charged any more.
 ///
 /// # Dropping it
 ///
-/// Does not wait. If blocks are still retired, the upstream resource is kept until they are
-/// freed, or until there is no [`Budget`] any more: no handle to the account, nor to one that it is a part of or
-/// that is a part of it. Blocks that are retired then stay charged as long as a resource charges the
-/// budget, and so do live blocks.
+/// Does not wait. If blocks are still retired, the upstream resource is kept until they are freed,
+/// or until there is no [`Budget`] any more: no handle to the account, nor to one that it is a part
+/// of or that is a part of it. Blocks that are retired then stay charged as long as a resource
+/// charges the budget, and so do live blocks.
 ///
 /// # Cost
 ///
@@ -178,7 +178,8 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         }
     }
 
-    /// Removes the charge of a block that is about to leave the resource, because another one may have its slot then.
+    /// Removes the charge of a block that is about to leave the resource, because another one may
+    /// have its slot then.
     #[inline]
     fn remove_charge(&self, block: &DeviceBlock) -> RemovedCharge<'_, R> {
         let budget = self;
@@ -235,8 +236,8 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
     }
 }
 
-/// The charge of a block that upstream is asked to take, which is not in the budget's charges. If upstream panics,
-/// dropping this treats the block as one that upstream has taken.
+/// The charge of a block that upstream is asked to take, which is not in the budget's charges. If
+/// upstream panics, dropping this treats the block as one that upstream has taken.
 struct RemovedCharge<'a, R: DeviceMemoryResource + 'static> {
     budget: &'a GlobalDeviceBudget<R>,
     id: BlockId,
@@ -364,8 +365,8 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
         }
     }
 
-    /// Charges the difference first. `false` if that does not fit: a growth that is refused makes no
-    /// resource reap, since the caller allocates next, which does.
+    /// Charges the difference first. `false` if that does not fit: a growth that is refused makes
+    /// no resource reap, since the caller allocates next, which does.
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         if bytes <= block.bytes() {
             return self.resource.try_grow(block, bytes);

@@ -45,9 +45,9 @@ pub(super) struct Retired {
 /// Oldest first; those that were found to be retired still are the youngest.
 pub(super) type RetiredBlocks = VecDeque<Retired>;
 
-/// The queue of retired blocks. Its lock is held from the query of a block's state until its bytes are released,
-/// so no other thread sees a freed block that is still charged. What is removed is dropped without the lock: it
-/// may be the last reference to a resource.
+/// The queue of retired blocks. Its lock is held from the query of a block's state until its bytes
+/// are released, so no other thread sees a freed block that is still charged. What is removed is
+/// dropped without the lock: it may be the last reference to a resource.
 impl Tree {
     /// Locks the queue; `None` in a forked child.
     pub(super) fn retired(&self) -> Option<MutexGuard<'_, RetiredBlocks>> {
@@ -75,8 +75,8 @@ impl Tree {
         drop(freed);
     }
 
-    /// Removes the oldest block and releases its bytes if the resource has freed it; else it becomes the
-    /// youngest. It leaves the queue after the resource has returned, which can panic.
+    /// Removes the oldest block and releases its bytes if the resource has freed it; else it
+    /// becomes the youngest. It leaves the queue after the resource has returned, which can panic.
     fn poll_oldest(&self, queue: &mut RetiredBlocks) -> Option<Retired> {
         let oldest = queue.front()?;
         let is_retired = match oldest.id {
@@ -92,8 +92,8 @@ impl Tree {
         Some(oldest)
     }
 
-    /// Releases what was freed of the blocks that were retired when their resource was wrapped: what the
-    /// resource has retired, less those that were retired later, is left.
+    /// Releases what was freed of the blocks that were retired when their resource was wrapped:
+    /// what the resource has retired, less those that were retired later, is left.
     fn poll_existing(&self, queue: &mut RetiredBlocks) {
         for at in 0..queue.len() {
             let Retired { source, id: None, bytes, tag } = &queue[at] else { continue };
@@ -125,8 +125,8 @@ impl Tree {
         }
     }
 
-    /// Returns the bytes of retired blocks that are charged to an account or below it; with `streams`, of those
-    /// resources only.
+    /// Returns the bytes of retired blocks that are charged to an account or below it; with
+    /// `streams`, of those resources only.
     pub(super) fn retired_bytes(
         &self,
         account: &Arc<Account>,
@@ -140,8 +140,8 @@ impl Tree {
         queue.iter().filter(|block| counts(&block.source)).map(|block| block.bytes).sum()
     }
 
-    /// Ends the use of a resource by its budget. The queue keeps it until its retired blocks are freed, as long
-    /// as there is a [`Budget`](super::Budget).
+    /// Ends the use of a resource by its budget. The queue keeps it until its retired blocks are
+    /// freed, as long as there is a [`Budget`](super::Budget).
     pub(super) fn drop_source(&self, source: &Source) {
         self.poll();
         source.is_dropped.store(true, Ordering::Release);
@@ -150,8 +150,9 @@ impl Tree {
         }
     }
 
-    /// Drops the resources that are kept for their retired blocks; what is retired then stays charged. They can
-    /// contain budgets that keep the tree alive, so no other call is sure to follow.
+    /// Drops the resources that are kept for their retired blocks; what is retired then stays
+    /// charged. They can contain budgets that keep the tree alive, so no other call is sure to
+    /// follow.
     #[cold]
     pub(super) fn drop_kept_resources(&self) {
         let Some(mut queue) = self.retired() else { return };

@@ -19,22 +19,22 @@ use super::tree::{EXISTING, RESERVED, Tree};
 const MOMENT: Duration = Duration::from_millis(50);
 
 impl Budget {
-    /// Returns the budget of a physical GPU that all processes of the user, or of a group of them, share: what is
-    /// charged by all of them together never exceeds the limit. The bytes of a process that has ended, in whatever
-    /// way, are released when another one needs them.
+    /// Returns the budget of a physical GPU that all processes of the user, or of a group of them,
+    /// share: what is charged by all of them together never exceeds the limit. The bytes of a
+    /// process that has ended, in whatever way, are released when another one needs them.
     ///
-    /// One budget for each configuration in the process, which exists as long as a handle to it or to a part of it
-    /// does. [`remaining`](Self::remaining) is what is left for all processes;
-    /// [`reserved_bytes`](Self::reserved_bytes) and [`holders`](Self::holders) are of this process. A charge takes a
-    /// few microseconds more than that of another budget: put a pool above it. If a process is stopped at the
-    /// wrong moment, charges wait for it, for at most
-    /// [5 s](SharedLimitConfig::with_lock_timeout), and are refused then. A waiting [`reserve`](Self::reserve) notices
-    /// releases of other processes within 2 ms.
+    /// One budget for each configuration in the process, which exists as long as a handle to it or
+    /// to a part of it does. [`remaining`](Self::remaining) is what is left for all processes;
+    /// [`reserved_bytes`](Self::reserved_bytes) and [`holders`](Self::holders) are of this process.
+    /// A charge takes a few microseconds more than that of another budget: put a pool above it. If
+    /// a process is stopped at the wrong moment, charges wait for it, for at most [5
+    /// s](SharedLimitConfig::with_lock_timeout), and are refused then. A waiting
+    /// [`reserve`](Self::reserve) notices releases of other processes within 2 ms.
     ///
     /// # Errors
     ///
-    /// [`Problem`](dmr_shared_limit::Problem) has them all: another limit is in force, the account belongs to
-    /// another user, is damaged, of another version or of another namespace; Linux only.
+    /// [`Problem`](dmr_shared_limit::Problem) has them all: another limit is in force, the account
+    /// belongs to another user, is damaged, of another version or of another namespace; Linux only.
     pub fn shared(config: &SharedLimitConfig) -> Result<Self, SharedLimitError> {
         type Budgets = HashMap<SharedLimitConfig, Weak<Tree>>;
         /// The budgets that still exist.

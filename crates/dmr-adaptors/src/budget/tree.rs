@@ -111,7 +111,8 @@ impl Tree {
         }
     }
 
-    /// Locks the tree; `None` in a forked child, where a thread of the parent may hold the lock for ever.
+    /// Locks the tree; `None` in a forked child, where a thread of the parent may hold the lock for
+    /// ever.
     pub(super) fn lock(&self) -> Option<MutexGuard<'_, State>> {
         self.state.current().map(lock)
     }
@@ -125,7 +126,8 @@ impl Tree {
         if self.is_forked() { Err(ResourceError::forked_process(device_ordinal)) } else { Ok(()) }
     }
 
-    /// Adds an account below `parent`, and removes those that hold nothing and cannot be charged any more.
+    /// Adds an account below `parent`, and removes those that hold nothing and cannot be charged
+    /// any more.
     pub(super) fn add(
         &self,
         state: &mut State,
@@ -176,8 +178,8 @@ impl Tree {
         account.parent.is_none() && self.outer.is_none()
     }
 
-    /// Charges `bytes` without a lock. Returns `false`, and changes nothing, if they do not fit or if the account
-    /// needs the lock: [`charge`](Self::charge) them then.
+    /// Charges `bytes` without a lock. Returns `false`, and changes nothing, if they do not fit or
+    /// if the account needs the lock: [`charge`](Self::charge) them then.
     #[inline]
     pub(super) fn try_charge(&self, account: &Account, bytes: u64) -> bool {
         self.is_lock_free(account) && !self.is_forked() && account.charge(bytes).is_ok()
@@ -185,9 +187,9 @@ impl Tree {
 
     /// Charges `bytes` to an account and to all above it, or to none of them.
     ///
-    /// The lock is not held while the limit around the root is charged, which can wait for other processes, with a
-    /// deadline no longer than until that. The bytes are charged to the tree meanwhile, as those of every call in
-    /// progress.
+    /// The lock is not held while the limit around the root is charged, which can wait for other
+    /// processes, with a deadline no longer than until that. The bytes are charged to the tree
+    /// meanwhile, as those of every call in progress.
     pub(super) fn charge(
         &self,
         account: &Arc<Account>,
@@ -265,11 +267,12 @@ impl Tree {
     }
 }
 
-/// Refusals: a request is refused only if it did not fit at some instant, for bytes that were in use.
+/// Refusals: a request is refused only if it did not fit at some instant, for bytes that were in
+/// use.
 impl Tree {
-    /// Calls `attempt` until it succeeds, or until a refusal stands and `make_room` returns `false`. That is called
-    /// after each refusal that stands, with the number of its calls before. A request that is larger than a
-    /// limit is refused at once.
+    /// Calls `attempt` until it succeeds, or until a refusal stands and `make_room` returns
+    /// `false`. That is called after each refusal that stands, with the number of its calls before.
+    /// A request that is larger than a limit is refused at once.
     pub(super) fn retry<T>(
         &self,
         account: &Arc<Account>,
@@ -286,8 +289,8 @@ impl Tree {
                 Err(refused) => self.oversized(account, bytes, refused)?,
             };
             // Bytes that upstream had freed before the refusal, and that were still charged, might
-            // have made it fit, and so might those of a charge that was taken back: it stands only if
-            // there were none.
+            // have made it fit, and so might those of a charge that was taken back: it stands only
+            // if there were none.
             self.poll();
             if self.stands(&refused, before) {
                 if !make_room(calls) {
@@ -323,8 +326,8 @@ impl Tree {
         }
     }
 
-    /// Returns the numbers of releases so far. A block that upstream has freed before this call is counted by the
-    /// end of the next poll.
+    /// Returns the numbers of releases so far. A block that upstream has freed before this call is
+    /// counted by the end of the next poll.
     pub(super) fn releases(&self) -> Releases {
         let [reaped, taken_back] =
             [&self.reaped, &self.taken_back].map(|count| count.load(Ordering::Acquire));
@@ -332,8 +335,8 @@ impl Tree {
     }
 
     /// Returns whether a refusal stands: whether none of the bytes that it met were released since
-    /// `before`, which was counted before the charge. Charges that are taken back are never in the limit
-    /// around the root.
+    /// `before`, which was counted before the charge. Charges that are taken back are never in the
+    /// limit around the root.
     pub(super) fn stands(&self, refused: &Refused, before: Releases) -> bool {
         let now = self.releases();
         let is_outer = matches!(refused, Refused::Outer(_));
@@ -349,8 +352,8 @@ impl State {
     }
 }
 
-/// Drops the resources that are kept for their retired blocks, which frees these, and releases their bytes to the
-/// limit around the root. Live blocks stay charged there.
+/// Drops the resources that are kept for their retired blocks, which frees these, and releases
+/// their bytes to the limit around the root. Live blocks stay charged there.
 impl Drop for Tree {
     fn drop(&mut self) {
         let (Some(outer), Some(mut queue)) = (&self.outer, self.retired()) else { return };

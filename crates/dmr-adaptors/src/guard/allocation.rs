@@ -76,8 +76,8 @@ impl Allocation {
         self.allocated_at.as_ref().map(Backtrace::to_string)
     }
 
-    /// Returns the corruption that a wrong byte at `offset` of the whole block is; `None` if one in the same
-    /// place was reported before.
+    /// Returns the corruption that a wrong byte at `offset` of the whole block is; `None` if one in
+    /// the same place was reported before.
     pub(super) fn corruption(&self, phase: Phase, offset: usize) -> Option<Corruption> {
         let payload = self.payload();
         let (kind, place) = if offset < payload.start {

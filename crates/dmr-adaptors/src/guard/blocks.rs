@@ -13,11 +13,12 @@ use dmr_core::{
 use super::allocation::Allocation;
 use crate::narrowed::NarrowedBlocks;
 
-/// The number of blocks that are remembered after upstream has taken them, so that a second `deallocate` is
-/// reported as one.
+/// The number of blocks that are remembered after upstream has taken them, so that a second
+/// `deallocate` is reported as one.
 const REMEMBERED: usize = 4096;
 
-/// The lock is not held across a call of the driver, except by [`for_each_live`](Self::for_each_live).
+/// The lock is not held across a call of the driver, except by
+/// [`for_each_live`](Self::for_each_live).
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     state: Mutex<State>,
@@ -89,7 +90,8 @@ impl Blocks {
         state.guarded.insert(guarded.allocation.generation, guarded);
     }
 
-    /// Removes a block that is deallocated, and restores the whole. `device_ordinal` is for the error.
+    /// Removes a block that is deallocated, and restores the whole. `device_ordinal` is for the
+    /// error.
     pub(super) fn take(
         &self,
         block: DeviceBlock,
@@ -118,8 +120,8 @@ impl Blocks {
         self.state().narrowed.put_back(whole, allocation.red_zone, allocation.bytes)
     }
 
-    /// Counts a block that upstream has taken, with the state that it returned. Returns the bytes of this
-    /// block and of older ones that are freed by now. `is_retired` makes no driver call.
+    /// Counts a block that upstream has taken, with the state that it returned. Returns the bytes
+    /// of this block and of older ones that are freed by now. `is_retired` makes no driver call.
     pub(super) fn release(
         &self,
         allocation: &Allocation,
@@ -139,8 +141,8 @@ impl Blocks {
         state.narrowed.lose(allocation.bytes);
     }
 
-    /// Counts the blocks as freed that upstream has freed, and returns their bytes. `is_retired` makes no
-    /// driver call.
+    /// Counts the blocks as freed that upstream has freed, and returns their bytes. `is_retired`
+    /// makes no driver call.
     pub(super) fn settle(&self, is_retired: impl Fn(BlockId) -> bool) -> u64 {
         self.state().narrowed.settle(usize::MAX, is_retired)
     }
@@ -179,8 +181,8 @@ impl Blocks {
 
 /// Windows.
 impl Blocks {
-    /// Counts windows that are about to be opened: all of them, or none. Windows on blocks that the guard did
-    /// not allocate are checked by upstream.
+    /// Counts windows that are about to be opened: all of them, or none. Windows on blocks that the
+    /// guard did not allocate are checked by upstream.
     ///
     /// # Errors
     ///

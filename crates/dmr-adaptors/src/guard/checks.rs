@@ -40,8 +40,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
             let problem = StreamProblem::ReturnedLease;
             return joined.and(Err(ResourceError::stream_misuse(home, problem)));
         }
-        // The fill is not recorded as a use. A use would replace the allocation, which also covers unrecorded
-        // work on the home stream, and now the fill.
+        // The fill is not recorded as a use. A use would replace the allocation, which also covers
+        // unrecorded work on the home stream, and now the fill.
         let stream = work.stream;
         let is_tracked = work.tokens.is_some();
         self.cancel(work);
@@ -51,10 +51,10 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         Ok(())
     }
 
-    /// Checks the red zones of a deallocated block, then fills all of it with [`FREED`]: after every
-    /// recorded use, and all work on its home stream. `by_owner`: as a part of `deallocate`, which may
-    /// wait for the verdict and may make the home stream wait. Returns `false`, and has done nothing, if a
-    /// window is open on the block.
+    /// Checks the red zones of a deallocated block, then fills all of it with [`FREED`]: after
+    /// every recorded use, and all work on its home stream. `by_owner`: as a part of `deallocate`,
+    /// which may wait for the verdict and may make the home stream wait. Returns `false`, and has
+    /// done nothing, if a window is open on the block.
     ///
     /// # Errors
     ///
@@ -129,7 +129,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         }
     }
 
-    /// Submits checks of a live block. The caller keeps other threads from opening windows meanwhile.
+    /// Submits checks of a live block. The caller keeps other threads from opening windows
+    /// meanwhile.
     pub(super) fn check_live(
         &self,
         whole: &WholeBlock,
@@ -138,8 +139,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         let ops = self.ops();
         let stream = whole.library_stream(ops)?;
         let work = match self.begin(whole.id(), stream, Access::Read) {
-            // A window is open for a write. It may write the payload: the check of the red zones does
-            // not conflict with it, and is waited for below instead of recorded.
+            // A window is open for a write. It may write the payload: the check of the red zones
+            // does not conflict with it, and is waited for below instead of recorded.
             Err(ResourceError::WindowConflict { .. }) => Work { stream, tokens: None },
             work => work?,
         };
@@ -181,7 +182,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         self.config.checks.ops()
     }
 
-    /// Makes a library stream wait for what a use of the block must come after, where that is tracked.
+    /// Makes a library stream wait for what a use of the block must come after, where that is
+    /// tracked.
     fn begin(&self, block: BlockId, stream: StreamId, access: Access) -> ResourceResult<Work> {
         let upstream = self.upstream();
         let uses = [BlockUse::new(block, access)];
@@ -190,8 +192,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         Ok(Work { stream, tokens })
     }
 
-    /// Makes everything that must come after the block's uses come after this work, too: records it as
-    /// a use. Where uses are not tracked, waits for it.
+    /// Makes everything that must come after the block's uses come after this work, too: records it
+    /// as a use. Where uses are not tracked, waits for it.
     fn record(&self, work: Work) -> ResourceResult<()> {
         match work.tokens {
             Some(tokens) => self.upstream().finish_uses(tokens),

@@ -13,8 +13,8 @@ use super::allocation::{Allocation, Phase};
 /// The maximum number of findings that are kept.
 const KEPT: usize = 1024;
 
-/// Device operations, and the checks that they have under way. Shared by all guards that are made from one
-/// layer, because a call that collects from the operations gets the verdicts of all.
+/// Device operations, and the checks that they have under way. Shared by all guards that are made
+/// from one layer, because a call that collects from the operations gets the verdicts of all.
 #[derive(Debug)]
 pub(super) struct Checks {
     ops: Arc<dyn DeviceOps>,
@@ -81,8 +81,8 @@ impl Checks {
         outcome.map(|()| key)
     }
 
-    /// Submits checks as [`submit`](Self::submit), waits for all checks, and returns what these have found, for
-    /// the caller to report.
+    /// Submits checks as [`submit`](Self::submit), waits for all checks, and returns what these
+    /// have found, for the caller to report.
     pub(super) fn submit_and_collect(
         &self,
         check: Check,

@@ -57,8 +57,8 @@ impl DebugGuardLayer {
     /// The largest red zone, in bytes: 1 GiB.
     pub const MAX_RED_ZONE: usize = 1 << 30;
 
-    /// Makes a layer that fills and checks with `ops`, which must work on the streams of the resource
-    /// that is guarded.
+    /// Makes a layer that fills and checks with `ops`, which must work on the streams of the
+    /// resource that is guarded.
     ///
     /// Give it operations of its own: collecting takes all verdicts, so another caller that
     /// collects from the same operations takes the guard's findings away. Guards made by clones of
@@ -74,24 +74,24 @@ impl DebugGuardLayer {
         }
     }
 
-    /// Sets the bytes of the red zone on each side of a block: rounded up to a multiple of 256, at least
-    /// 256 and at most [`MAX_RED_ZONE`](Self::MAX_RED_ZONE). Default: 256.
+    /// Sets the bytes of the red zone on each side of a block: rounded up to a multiple of 256, at
+    /// least 256 and at most [`MAX_RED_ZONE`](Self::MAX_RED_ZONE). Default: 256.
     pub const fn with_red_zone(mut self, bytes: usize) -> Self {
         let bytes = if bytes > Self::MAX_RED_ZONE { Self::MAX_RED_ZONE } else { bytes };
         self.red_zone = if bytes == 0 { STEP } else { bytes.next_multiple_of(STEP) };
         self
     }
 
-    /// Sets the bounds of the quarantine: at most `bytes` bytes of device memory, red zones included,
-    /// in at most `blocks` blocks. Default: 64 MiB in 1024 blocks. 0 disables it.
+    /// Sets the bounds of the quarantine: at most `bytes` bytes of device memory, red zones
+    /// included, in at most `blocks` blocks. Default: 64 MiB in 1024 blocks. 0 disables it.
     pub const fn with_quarantine(mut self, bytes: usize, blocks: usize) -> Self {
         self.quarantine_bytes = bytes;
         self.quarantine_blocks = blocks;
         self
     }
 
-    /// Sets whether each allocation captures a backtrace, which takes microseconds and kilobytes of host
-    /// memory. Default: no. Symbols are looked up only when it is shown.
+    /// Sets whether each allocation captures a backtrace, which takes microseconds and kilobytes of
+    /// host memory. Default: no. Symbols are looked up only when it is shown.
     pub const fn with_backtraces(mut self, capture: bool) -> Self {
         self.backtraces = capture;
         self

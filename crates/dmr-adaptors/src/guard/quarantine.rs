@@ -12,12 +12,12 @@ use super::DebugGuardResource;
 use super::blocks::Kept;
 use super::checks::is_gone;
 
-/// The number of blocks that one `deallocate` moves into the quarantine at most: its own, and one that another call has left
-/// because a reap had the quarantine.
+/// The number of blocks that one `deallocate` moves into the quarantine at most: its own, and one
+/// that another call has left because a reap had the quarantine.
 const SHARE: usize = 2;
 
-/// In a `RwLock`, which a thread that has quarantined blocks in hand holds for reading, also during its calls of the driver,
-/// and a reap for writing: so a reap that waits also waits for those.
+/// In a `RwLock`, which a thread that has quarantined blocks in hand holds for reading, also during
+/// its calls of the driver, and a reap for writing: so a reap that waits also waits for those.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
     /// Deallocated while a window was open: neither checked nor filled yet.
@@ -67,8 +67,8 @@ pub(super) struct NotReleased {
 }
 
 impl<R: DeviceMemoryResource> DebugGuardResource<R> {
-    /// Moves the blocks into the quarantine that were deallocated since and whose windows have closed. Returns the
-    /// first error; blocks that failed wait for the next call.
+    /// Moves the blocks into the quarantine that were deallocated since and whose windows have
+    /// closed. Returns the first error; blocks that failed wait for the next call.
     pub(super) fn admit(&self, quarantine: &mut Quarantine) -> ResourceResult<()> {
         let mut outcome = Ok(());
         let waiting = mem::take(&mut quarantine.waiting);
@@ -97,9 +97,9 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         outcome
     }
 
-    /// Admits blocks, and deallocates quarantined blocks upstream: `all` of them, even if the device is lost, or
-    /// those beyond the bounds. Returns the bytes that are freed by that, and the first error; blocks that failed
-    /// are kept.
+    /// Admits blocks, and deallocates quarantined blocks upstream: `all` of them, even if the
+    /// device is lost, or those beyond the bounds. Returns the bytes that are freed by that, and
+    /// the first error; blocks that failed are kept.
     pub(super) fn sweep(
         &self,
         quarantine: &mut Quarantine,
@@ -130,9 +130,10 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
             || quarantine.held.len() > self.config.quarantine_blocks
     }
 
-    /// Moves a share of the deallocated blocks into the quarantine, and the blocks beyond its bounds out of it, unless a reap
-    /// has it. Each `deallocate` does so, beside those of other threads: none works for the others, and the bounds hold when
-    /// the last has returned. After an error a block stays where it is, and a reap returns the error.
+    /// Moves a share of the deallocated blocks into the quarantine, and the blocks beyond its
+    /// bounds out of it, unless a reap has it. Each `deallocate` does so, beside those of other
+    /// threads: none works for the others, and the bounds hold when the last has returned. After an
+    /// error a block stays where it is, and a reap returns the error.
     pub(super) fn sweep_share(&self) {
         let Some(quarantine) = try_read(&self.quarantine) else { return };
         let quarantine = || lock(&quarantine);
@@ -163,8 +164,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         }
     }
 
-    /// Checks a block that leaves the quarantine, and deallocates it upstream, which frees it after the check. Does
-    /// not wait for the verdict.
+    /// Checks a block that leaves the quarantine, and deallocates it upstream, which frees it after
+    /// the check. Does not wait for the verdict.
     #[allow(clippy::result_large_err, reason = "the block is returned, and is not on the heap")]
     fn evict(&self, kept: Kept) -> Result<u64, NotReleased> {
         match self.check_fill(&kept) {
@@ -179,8 +180,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     ///
     /// # Errors
     ///
-    /// The error and the block. If upstream has kept the block and returned another one, the block counts as live, and the
-    /// other one, which may be any memory, is leaked.
+    /// The error and the block. If upstream has kept the block and returned another one, the block
+    /// counts as live, and the other one, which may be any memory, is leaked.
     #[allow(clippy::result_large_err, reason = "the block is returned, and is not on the heap")]
     pub(super) fn release(&self, kept: Kept) -> Result<u64, NotReleased> {
         let Kept { whole, allocation, .. } = kept;

@@ -1,4 +1,5 @@
-//! The guard: its state, its own methods, and the calls of the traits, each around the same call upstream.
+//! The guard: its state, its own methods, and the calls of the traits, each around the same call
+//! upstream.
 
 use std::backtrace::Backtrace;
 use std::fmt;
@@ -20,7 +21,8 @@ use super::findings::Findings;
 use super::quarantine::{NotReleased, Quarantine};
 use super::{DebugGuardLayer, GuardChecks};
 
-/// The number of blocks whose verdicts may wait on the device before a deferred `deallocate` reads them.
+/// The number of blocks whose verdicts may wait on the device before a deferred `deallocate` reads
+/// them.
 const MAX_PENDING: usize = 4096;
 
 /// Finds writes outside of blocks and into deallocated blocks.
@@ -36,8 +38,8 @@ pub struct DebugGuardResource<R: DeviceMemoryResource> {
     pub(super) unchecked: AtomicU64,
     /// A deallocation has found the device lost: nothing stays in quarantine.
     pub(super) is_lost: AtomicBool,
-    /// Held for reading while a window is opened, for writing while `check_all` checks live blocks: its own
-    /// windows conflict with no other then.
+    /// Held for reading while a window is opened, for writing while `check_all` checks live blocks:
+    /// its own windows conflict with no other then.
     gate: RwLock<()>,
     made_in: Process,
 }
@@ -57,16 +59,16 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         }
     }
 
-    /// Returns the upstream resource. Blocks that are allocated by it directly are not guarded, and are
-    /// deallocated by it directly.
+    /// Returns the upstream resource. Blocks that are allocated by it directly are not guarded, and
+    /// are deallocated by it directly.
     #[must_use]
     #[allow(clippy::expect_used, reason = "`None` only inside `into_upstream`")]
     pub fn upstream(&self) -> &R {
         self.upstream.as_ref().expect("there until `into_upstream`")
     }
 
-    /// Returns the upstream resource. Blocks in quarantine are deallocated there without a check, as when
-    /// this is dropped.
+    /// Returns the upstream resource. Blocks in quarantine are deallocated there without a check,
+    /// as when this is dropped.
     #[must_use]
     #[allow(clippy::expect_used, reason = "`None` only after this")]
     pub fn into_upstream(mut self) -> R {
@@ -98,27 +100,28 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         if self.is_forked() { 0 } else { lock(&self.findings).beyond }
     }
 
-    /// Returns how many blocks were deallocated upstream without a check, because the device was lost.
+    /// Returns how many blocks were deallocated upstream without a check, because the device was
+    /// lost.
     #[must_use]
     pub fn unchecked_blocks(&self) -> u64 {
         self.unchecked.load(Ordering::Relaxed)
     }
 
-    /// Returns where a block was allocated, if backtraces are captured: for any block that is live or in
-    /// quarantine, and for the last few thousand after those. Explains a
+    /// Returns where a block was allocated, if backtraces are captured: for any block that is live
+    /// or in quarantine, and for the last few thousand after those. Explains a
     /// [`UseAfterFree`](ResourceError::UseAfterFree).
     #[must_use]
     pub fn allocated_at(&self, block: BlockId) -> Option<String> {
         if self.is_forked() { None } else { self.blocks.find(block.generation())?.allocated_at() }
     }
 
-    /// Checks the red zones of all live blocks, and all bytes of blocks in quarantine. Returns what was
-    /// found, by this call or before, and not reported yet.
+    /// Checks the red zones of all live blocks, and all bytes of blocks in quarantine. Returns what
+    /// was found, by this call or before, and not reported yet.
     ///
-    /// Waits for the home streams of all those blocks, and the checks come after every use that
-    /// was recorded. While a window is open on another stream, what that stream writes may be seen
-    /// or not. Delays other threads' calls until the checks are submitted; until they are done for blocks
-    /// with an open window, and where uses are not tracked.
+    /// Waits for the home streams of all those blocks, and the checks come after every use that was
+    /// recorded. While a window is open on another stream, what that stream writes may be seen or
+    /// not. Delays other threads' calls until the checks are submitted; until they are done for
+    /// blocks with an open window, and where uses are not tracked.
     ///
     /// # Errors
     ///
@@ -144,12 +147,14 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         !self.made_in.is_current()
     }
 
-    /// Refuses a forked child. Called before any lock, which another thread may have held at the fork.
+    /// Refuses a forked child. Called before any lock, which another thread may have held at the
+    /// fork.
     fn refuse_fork(&self) -> ResourceResult<()> {
         self.made_in.check(self.device_ordinal())
     }
 
-    /// Allocates memory with room for red zones. If there is none, empties the quarantine and tries again.
+    /// Allocates memory with room for red zones. If there is none, empties the quarantine and tries
+    /// again.
     fn allocate_upstream(
         &self,
         bytes: usize,
@@ -169,7 +174,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         if quarantine.is_empty() && !self.blocks.has_deallocated() {
             return allocated;
         }
-        // Blocks that upstream refuses are still in quarantine; the second try tells whether that matters.
+        // Blocks that upstream refuses are still in quarantine; the second try tells whether that
+        // matters.
         drop(self.sweep(quarantine, true));
         drop(alone);
         // The memory of a block is free once its check is done.
@@ -219,8 +225,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         self.upstream().use_tracking().ok_or_else(|| ResourceError::not_tracked(stream))
     }
 
-    /// Closes windows, and counts them as closed, unless upstream has refused that and left them in the
-    /// tokens.
+    /// Closes windows, and counts them as closed, unless upstream has refused that and left them in
+    /// the tokens.
     fn close(
         &self,
         tokens: &mut UseTokens,
@@ -346,8 +352,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
         self.blocks.usage(reserved)
     }
 
-    /// Checks and fills blocks whose windows have closed, and deallocates upstream those that are beyond
-    /// the quarantine's bounds. Does not wait, and so reads no verdicts back.
+    /// Checks and fills blocks whose windows have closed, and deallocates upstream those that are
+    /// beyond the quarantine's bounds. Does not wait, and so reads no verdicts back.
     ///
     /// # Errors
     ///

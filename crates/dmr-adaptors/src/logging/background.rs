@@ -18,19 +18,19 @@ use crate::thread_number::thread_number;
 
 /// Puts any sink behind queues, so that a caller pays for a push only, however slow the sink is.
 ///
-/// A thread pushes to one of 32 queues, chosen by its number, so that few threads share one. A writer
-/// thread takes the records out, queue by queue, and passes them to the sink: in the order in which a
-/// thread pushed them, but not in that of their [stamps](super#order). It looks into the queues every few
-/// milliseconds; a caller wakes it only to wait for it.
+/// A thread pushes to one of 32 queues, chosen by its number, so that few threads share one. A
+/// writer thread takes the records out, queue by queue, and passes them to the sink: in the order
+/// in which a thread pushed them, but not in that of their [stamps](super#order). It looks into the
+/// queues every few milliseconds; a caller wakes it only to wait for it.
 ///
-/// Records reach the sink on [`flush`](LoggingSink::flush), when the last owner drops this value, and
-/// without either within [`flush_interval`](BackgroundConfig::flush_interval). A process that aborts or is
-/// killed loses the records since the last of these. A process that ends normally
+/// Records reach the sink on [`flush`](LoggingSink::flush), when the last owner drops this value,
+/// and without either within [`flush_interval`](BackgroundConfig::flush_interval). A process that
+/// aborts or is killed loses the records since the last of these. A process that ends normally
 /// ([`dmr_core::at_exit`]) passes all records on and flushes the sink, even if this value is in a
 /// `static`, and waits up to 10 s for that. Records of threads that still run then may be lost.
 ///
-/// In a forked child there is no writer thread: `record` and `flush` return [`SinkError::Closed`], and
-/// dropping this value does nothing.
+/// In a forked child there is no writer thread: `record` and `flush` return [`SinkError::Closed`],
+/// and dropping this value does nothing.
 pub struct BackgroundSink<S: LoggingSink + 'static> {
     shared: Arc<Shared<S>>,
     writer: Option<JoinHandle<()>>,
@@ -40,8 +40,8 @@ pub struct BackgroundSink<S: LoggingSink + 'static> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct BackgroundConfig {
-    /// The capacity of each of the 32 queues, in records of about 100 bytes. A queue takes no memory before
-    /// its first record.
+    /// The capacity of each of the 32 queues, in records of about 100 bytes. A queue takes no
+    /// memory before its first record.
     pub queue_records: usize,
     /// The behaviour of a call whose queue is full.
     pub when_full: WhenFull,
@@ -50,7 +50,8 @@ pub struct BackgroundConfig {
 }
 
 impl BackgroundConfig {
-    /// Returns queues of 8,192 records, calls that wait when one is full, and a second between flushes.
+    /// Returns queues of 8,192 records, calls that wait when one is full, and a second between
+    /// flushes.
     pub const fn new() -> Self {
         let flush_interval = Duration::from_secs(1);
         Self { queue_records: 8192, when_full: WhenFull::Block, flush_interval }
@@ -160,7 +161,8 @@ impl<S: LoggingSink + 'static> Drop for BackgroundSink<S> {
             return;
         }
         drop(self.shared.request(Request::End));
-        // If the sink itself drops its last owner, on the writer thread, the thread cannot join itself.
+        // If the sink itself drops its last owner, on the writer thread, the thread cannot join
+        // itself.
         if !self.shared.is_writer() {
             let _ = writer.join();
         }
@@ -173,8 +175,8 @@ impl<S: LoggingSink + 'static> fmt::Debug for BackgroundSink<S> {
     }
 }
 
-/// With more than this many threads some share a queue. On one that two threads push to at once, a push
-/// takes several times as long.
+/// With more than this many threads some share a queue. On one that two threads push to at once, a
+/// push takes several times as long.
 const QUEUES: usize = 32;
 
 /// The state that callers and the writer share.
@@ -190,8 +192,8 @@ struct Shared<S> {
     lost: AtomicU64,
 }
 
-/// A call's request to the writer. The writer sends the outcome of its flush; the channel closes without one if
-/// the writer has ended.
+/// A call's request to the writer. The writer sends the outcome of its flush; the channel closes
+/// without one if the writer has ended.
 enum Request {
     /// Look into the queues now: one is full.
     Wake,
@@ -200,7 +202,8 @@ enum Request {
     End(Sender<Result<(), SinkError>>),
 }
 
-/// The time that a call sleeps before it tries a full queue again, and the tries after which it wakes the writer again.
+/// The time that a call sleeps before it tries a full queue again, and the tries after which it
+/// wakes the writer again.
 const FULL: Duration = Duration::from_micros(50);
 const SLEEPS: u32 = 1000;
 
@@ -250,7 +253,8 @@ impl<S> Shared<S> {
 }
 
 impl<S: LoggingSink + 'static> AtExit for Shared<S> {
-    /// Ends the writer, so that the threads that still record cannot leave half a gzip member behind.
+    /// Ends the writer, so that the threads that still record cannot leave half a gzip member
+    /// behind.
     fn at_exit(&self) {
         // If the sink ended the process, on the writer thread, that thread cannot be waited for.
         if self.is_writer() {
@@ -268,7 +272,8 @@ struct Writer<S: LoggingSink> {
     flushed_at: Instant,
     /// `true` if the sink has records that were not flushed.
     is_dirty: bool,
-    /// Since the last flush that a caller requested: the records that the sink refused, and the first error.
+    /// Since the last flush that a caller requested: the records that the sink refused, and the
+    /// first error.
     lost: u64,
     failure: Option<SinkError>,
 }
@@ -288,7 +293,8 @@ impl<S: LoggingSink> Writer<S> {
         let mut is_last = false;
         while !is_last {
             let first = requests.recv_timeout(if found { BUSY } else { IDLE }).ok();
-            // Received before the queues are read: what was pushed before a request is passed on before its flush.
+            // Received before the queues are read: what was pushed before a request is passed on
+            // before its flush.
             let mut flushes = Vec::new();
             for request in first.into_iter().chain(requests.try_iter()) {
                 is_last |= matches!(request, Request::End(_));
@@ -316,8 +322,8 @@ impl<S: LoggingSink> Writer<S> {
         let shared = Arc::clone(&self.shared);
         let mut found = false;
         for queue in shared.queues.iter().filter_map(OnceLock::get) {
-            // Records that are pushed meanwhile are left to the next pass: a thread that never pauses
-            // must not keep the writer from the other queues.
+            // Records that are pushed meanwhile are left to the next pass: a thread that never
+            // pauses must not keep the writer from the other queues.
             for record in (0..queue.len()).map_while(|_| queue.pop()) {
                 found = true;
                 self.pass_on(&record);

@@ -16,19 +16,19 @@ use super::{BackgroundConfig, BackgroundSink, LoggingSink, SinkError};
 
 /// Writes records to a CSV file, on a writer thread. A file whose name ends in `.gz` is compressed.
 ///
-/// The documentation of [`BackgroundSink`] says which threads work and what holds in a forked child. The rows
-/// of different threads are not in the order of their calls; readers (`dmr replay`, `dmr sort`,
-/// `dmr_trace`) sort them by the column `order`.
+/// The documentation of [`BackgroundSink`] says which threads work and what holds in a forked
+/// child. The rows of different threads are not in the order of their calls; readers (`dmr replay`,
+/// `dmr sort`, `dmr_trace`) sort them by the column `order`.
 ///
-/// A row is handed to the operating system before [`flush`](LoggingSink::flush) returns, before the last
-/// owner has dropped the sink and before the process ends normally, and otherwise about a second after it
-/// was recorded ([`flush_interval`](BackgroundConfig::flush_interval)). A process that aborts or is killed
-/// loses younger rows, and may leave half a row at the end. A gzip file can be read up to the last of
-/// these moments, because each ends a gzip member. Nothing is synchronised to the disk: a power cut can
-/// cost more.
+/// A row is handed to the operating system before [`flush`](LoggingSink::flush) returns, before the
+/// last owner has dropped the sink and before the process ends normally, and otherwise about a
+/// second after it was recorded ([`flush_interval`](BackgroundConfig::flush_interval)). A process
+/// that aborts or is killed loses younger rows, and may leave half a row at the end. A gzip file
+/// can be read up to the last of these moments, because each ends a gzip member. Nothing is
+/// synchronised to the disk: a power cut can cost more.
 ///
-/// If the file cannot be written, up to a mebibyte of rows is kept and tried again; further rows are
-/// lost, and the next flush returns how many and why.
+/// If the file cannot be written, up to a mebibyte of rows is kept and tried again; further rows
+/// are lost, and the next flush returns how many and why.
 pub type CsvSink = BackgroundSink<CsvFile>;
 
 impl CsvSink {

@@ -31,11 +31,12 @@
 //!
 //! # Order
 //!
-//! Each record has a time stamp: wall-clock nanoseconds since the epoch, read from a monotonic clock
-//! that was set once, so it does not follow a wall clock that is set later. An allocation, a growth and
-//! a reap read the clock when the call below has returned, a free before the call below. So a free has
-//! an earlier stamp than the allocation that reuses its address, on whichever threads they are made, as
-//! long as the clock ticks between the two. The stamps of one thread are never equal.
+//! Each record has a time stamp: wall-clock nanoseconds since the epoch, read from a monotonic
+//! clock that was set once, so it does not follow a wall clock that is set later. An allocation, a
+//! growth and a reap read the clock when the call below has returned, a free before the call below.
+//! So a free has an earlier stamp than the allocation that reuses its address, on whichever threads
+//! they are made, as long as the clock ticks between the two. The stamps of one thread are never
+//! equal.
 //!
 //! Records reach a sink in any order: the column `order` holds the stamp, and readers sort by it.
 

@@ -8,8 +8,8 @@ thread_local! {
     static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Runs `body` with `id` as the query of this thread, and restores the query before, also when `body`
-/// panics. Threads that `body` starts have no query.
+/// Runs `body` with `id` as the query of this thread, and restores the query before, also when
+/// `body` panics. Threads that `body` starts have no query.
 ///
 /// ```
 /// use dmr_adaptors::logging::{current_query, with_query};
@@ -28,7 +28,8 @@ pub fn current_query() -> u64 {
     CURRENT.get()
 }
 
-/// The scope of a query: from [`enter`](Self::enter) until it is dropped, this thread works for the query.
+/// The scope of a query: from [`enter`](Self::enter) until it is dropped, this thread works for the
+/// query.
 ///
 /// Scopes nest: drop them in the reverse order, as the end of a block of code does.
 #[derive(Debug)]

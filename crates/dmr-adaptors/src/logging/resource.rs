@@ -40,12 +40,12 @@ impl<R: DeviceMemoryResource> ResourceLayer<R> for LoggingLayer {
     }
 }
 
-/// Records every `allocate`, `deallocate`, `try_reap` and `reap_pending`, whether it succeeds or fails, and
-/// every `try_grow` that makes its block larger or fails.
+/// Records every `allocate`, `deallocate`, `try_reap` and `reap_pending`, whether it succeeds or
+/// fails, and every `try_grow` that makes its block larger or fails.
 ///
-/// Trims are not recorded. It never changes what a call returns, and never fails one. In a forked child
-/// it calls no sink: the records count as dropped. It records the calls that reach it: around a budget or
-/// a pool those of the program, below it those that it makes on its upstream.
+/// Trims are not recorded. It never changes what a call returns, and never fails one. In a forked
+/// child it calls no sink: the records count as dropped. It records the calls that reach it: around
+/// a budget or a pool those of the program, below it those that it makes on its upstream.
 pub struct LoggingResource<R> {
     upstream: R,
     sink: Arc<dyn LoggingSink>,

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use dmr_core::{AllocationRecord, panics};
 
-/// Takes the records of any number of [`LoggingResource`](super::LoggingResource)s, from any thread, in
-/// any order: [`order`](AllocationRecord::order) sorts them.
+/// Takes the records of any number of [`LoggingResource`](super::LoggingResource)s, from any
+/// thread, in any order: [`order`](AllocationRecord::order) sorts them.
 ///
 /// It is called inside `allocate` and `deallocate`, so a slow sink slows them down: put it behind a
-/// [`BackgroundSink`](super::BackgroundSink). It may refuse a record, or panic: that costs the record
-/// and nothing else.
+/// [`BackgroundSink`](super::BackgroundSink). It may refuse a record, or panic: that costs the
+/// record and nothing else.
 pub trait LoggingSink: Debug + Send + Sync {
     /// Takes a record.
     ///
@@ -46,8 +46,8 @@ pub enum SinkError {
     #[error("the sink is full: raise its bound, or take records out")]
     Full,
 
-    /// The writer thread of the sink does not run: it has ended, it is the calling thread, or the process
-    /// is a fork of the one that started it.
+    /// The writer thread of the sink does not run: it has ended, it is the calling thread, or the
+    /// process is a fork of the one that started it.
     #[error("the thread that writes the records of this sink is not there: make a new sink")]
     Closed,
 
@@ -88,7 +88,8 @@ impl From<io::Error> for SinkError {
     }
 }
 
-/// Calls a sink, and returns an error if it panics. Its state after a panic is the sink's own matter.
+/// Calls a sink, and returns an error if it panics. Its state after a panic is the sink's own
+/// matter.
 pub(super) fn catch_panic(call: impl FnOnce() -> Result<(), SinkError>) -> Result<(), SinkError> {
     panics::catch(call).unwrap_or(Err(SinkError::Panicked))
 }
@@ -111,8 +112,8 @@ impl LoggingSink for NullSink {
 mod tests {
     use super::*;
 
-    /// The advice in the message of an error; none for an error of the program. A new variant does not
-    /// compile without.
+    /// The advice in the message of an error; none for an error of the program. A new variant does
+    /// not compile without.
     fn advice_of(error: &SinkError) -> &'static str {
         match error {
             SinkError::Full => ": raise its bound, or take records out",

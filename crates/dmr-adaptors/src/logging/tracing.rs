@@ -7,9 +7,9 @@ use super::{LoggingSink, RecordAction, SinkError};
 
 /// Emits each record as a `tracing` event, on the thread that made the call.
 ///
-/// The target is `dmr::alloc`. Allocations, growths and deallocations are emitted at `TRACE`, reaps at
-/// `DEBUG`, and calls that failed at `WARN`. Fields are named after the columns of a log. Order, time and
-/// thread are left out: the subscriber records its own.
+/// The target is `dmr::alloc`. Allocations, growths and deallocations are emitted at `TRACE`, reaps
+/// at `DEBUG`, and calls that failed at `WARN`. Fields are named after the columns of a log. Order,
+/// time and thread are left out: the subscriber records its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TracingSink;
 

@@ -10,8 +10,9 @@ use rustc_hash::FxHashMap;
 use super::report::{Counter, ScopeCounter, Statistics, StreamStatistics, TagStatistics};
 use super::scope::OpenScopes;
 
-/// The counters of a resource, behind their lock. Aligned, so that the lock and the overall counters are one cache
-/// line: threads that count at the same time pass on that line and the one of their tag.
+/// The counters of a resource, behind their lock. Aligned, so that the lock and the overall
+/// counters are one cache line: threads that count at the same time pass on that line and the one
+/// of their tag.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Counts {
@@ -24,7 +25,8 @@ impl Counts {
         Self { made_in: Process::current(), counters: LeakedInChild::default() }
     }
 
-    /// Locks the counters; `None` in a forked child, where a thread of the parent may hold the lock for ever.
+    /// Locks the counters; `None` in a forked child, where a thread of the parent may hold the lock
+    /// for ever.
     #[inline]
     pub(super) fn lock(&self) -> Option<SpinLockGuard<'_, AllCounters>> {
         let is_current = self.made_in.is_current();
@@ -87,8 +89,8 @@ struct TagCounters {
     counters: Vec<CachePadded<Counters>>,
     /// Indices into `counters`, by name.
     by_name: HashMap<AllocTag, usize>,
-    /// Indices by address and length of the name, so that a call neither hashes nor compares a name.
-    /// A name is `'static`: one address and one length are always the same name.
+    /// Indices by address and length of the name, so that a call neither hashes nor compares a
+    /// name. A name is `'static`: one address and one length are always the same name.
     by_address: FxHashMap<(usize, usize), usize>,
 }
 

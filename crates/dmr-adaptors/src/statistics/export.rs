@@ -25,8 +25,8 @@ const TAG_ALLOCATIONS: &str = "dmr_tag_allocations_total";
 const TAG_FREES: &str = "dmr_tag_frees_total";
 const TAG_FAILURES: &str = "dmr_tag_allocation_failures_total";
 
-/// Describes the metrics that [`StatisticsResource::export`] publishes, with their units, to the current
-/// recorder of `metrics`.
+/// Describes the metrics that [`StatisticsResource::export`] publishes, with their units, to the
+/// current recorder of `metrics`.
 pub fn describe_metrics() {
     describe_gauge!(
         BYTES_RETIRED,
@@ -59,12 +59,13 @@ pub fn describe_metrics() {
 }
 
 impl<R: DeviceMemoryResource> StatisticsResource<R> {
-    /// Publishes a [`snapshot`](Self::snapshot) and the upstream resource's usage through the current
-    /// recorder of `metrics`.
+    /// Publishes a [`snapshot`](Self::snapshot) and the upstream resource's usage through the
+    /// current recorder of `metrics`.
     ///
-    /// Call it before the metrics are read; nothing else publishes them. The labels are `resource` (`name`,
-    /// which distinguishes several statistics of one device), `device` (the CUDA ordinal) and, for the
-    /// metrics `dmr_tag_*`, `tag`. Gauges are in bytes and blocks; counters are set to absolute values.
+    /// Call it before the metrics are read; nothing else publishes them. The labels are `resource`
+    /// (`name`, which distinguishes several statistics of one device), `device` (the CUDA ordinal)
+    /// and, for the metrics `dmr_tag_*`, `tag`. Gauges are in bytes and blocks; counters are set to
+    /// absolute values.
     pub fn export(&self, name: &'static str) {
         let statistics = self.snapshot();
         let usage = self.usage();

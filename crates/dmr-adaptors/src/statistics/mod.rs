@@ -1,17 +1,18 @@
-//! [`StatisticsResource`] counts allocations and frees: current, peak and total, overall, by tag, by stream
-//! and by scope.
+//! [`StatisticsResource`] counts allocations and frees: current, peak and total, overall, by tag,
+//! by stream and by scope.
 //!
-//! A block counts from the call of `allocate` that returned it to the call of `deallocate` that took it, with
-//! the bytes that were requested. A block that grows in place adds bytes, and no allocation. Bytes that were
-//! freed and that device work may still use are [`Usage::retired`](dmr_core::Usage::retired) of the upstream
-//! resource.
+//! A block counts from the call of `allocate` that returned it to the call of `deallocate` that
+//! took it, with the bytes that were requested. A block that grows in place adds bytes, and no
+//! allocation. Bytes that were freed and that device work may still use are
+//! [`Usage::retired`](dmr_core::Usage::retired) of the upstream resource.
 //!
-//! Every call counts under one lock, so that peaks are exact and a [`snapshot`](StatisticsResource::snapshot)
-//! is of one instant. The lock is never held during a call to the upstream resource.
+//! Every call counts under one lock, so that peaks are exact and a
+//! [`snapshot`](StatisticsResource::snapshot) is of one instant. The lock is never held during a
+//! call to the upstream resource.
 //!
-//! **Inside or outside.** Outside a pool it counts what the program allocates; inside, what the pool takes
-//! from the driver. Outside an adaptor that retries, a rescued allocation is one allocation; inside, each
-//! failed attempt is one failure.
+//! **Inside or outside.** Outside a pool it counts what the program allocates; inside, what the
+//! pool takes from the driver. Outside an adaptor that retries, a rescued allocation is one
+//! allocation; inside, each failed attempt is one failure.
 
 mod counts;
 #[cfg(feature = "metrics")]
@@ -66,8 +67,8 @@ pub struct StatisticsResource<R> {
 }
 
 impl<R> StatisticsResource<R> {
-    /// Returns the counts of one instant: the sums over tags and over streams are the overall counts. A call
-    /// in progress on another thread is counted, or not yet.
+    /// Returns the counts of one instant: the sums over tags and over streams are the overall
+    /// counts. A call in progress on another thread is counted, or not yet.
     ///
     /// Copies the counts of each tag and stream, while other calls wait. Empty in a forked child.
     #[must_use]
@@ -83,8 +84,8 @@ impl<R> StatisticsResource<R> {
         }
     }
 
-    /// Opens a scope, which counts what the calling thread does through this resource until the scope is
-    /// popped or dropped.
+    /// Opens a scope, which counts what the calling thread does through this resource until the
+    /// scope is popped or dropped.
     pub fn push(&self, tag: AllocTag) -> StatisticsScope<'_> {
         StatisticsScope::open(&self.counts, tag)
     }
@@ -116,7 +117,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for StatisticsResource<R> {
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        // Matched and rebuilt, not passed on: the compiler then leaves the block where upstream wrote it.
+        // Matched and rebuilt, not passed on: the compiler then leaves the block where upstream
+        // wrote it.
         match self.upstream.allocate(bytes, stream, tag) {
             Ok(block) => {
                 let allocated = Event::Allocated(block.bytes() as u64);

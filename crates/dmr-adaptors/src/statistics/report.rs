@@ -21,7 +21,8 @@ pub struct Counter {
 }
 
 impl From<ScopeCounter> for Counter {
-    /// A counter is below zero only after blocks were freed that another resource allocated: then it is 0.
+    /// A counter is below zero only after blocks were freed that another resource allocated: then
+    /// it is 0.
     fn from(counter: ScopeCounter) -> Self {
         let ScopeCounter { current, peak, total } = counter;
         Self { current: current.max(0).unsigned_abs(), peak, total }
@@ -62,8 +63,8 @@ pub struct TagStatistics {
     pub failures: u64,
 }
 
-/// The counts of one home stream, over all its leases. Failures are not counted by stream, because the stream
-/// itself may be the reason.
+/// The counts of one home stream, over all its leases. Failures are not counted by stream, because
+/// the stream itself may be the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamStatistics {
@@ -119,7 +120,8 @@ impl ScopeStatistics {
 /// A number of bytes or blocks that goes up and down from zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScopeCounter {
-    /// The sum of all that was added, less all that was removed: negative if the scope freed more than it allocated.
+    /// The sum of all that was added, less all that was removed: negative if the scope freed more
+    /// than it allocated.
     pub current: i64,
     /// The highest value of `current`, at least zero.
     pub peak: u64,

@@ -12,8 +12,8 @@ use crate::thread_number::thread_number;
 /// Counts what the calling thread does through one resource, from
 /// [`push`](super::StatisticsResource::push) until it is popped or dropped.
 ///
-/// Scopes nest: a scope counts what the scopes inside it count. If a scope is popped before those inside it,
-/// these end with it and return nothing.
+/// Scopes nest: a scope counts what the scopes inside it count. If a scope is popped before those
+/// inside it, these end with it and return nothing.
 ///
 /// A scope stays on its thread: calls of other threads are not counted.
 #[derive(Debug)]

@@ -17,8 +17,8 @@ use dmr_core::{
 };
 use dmr_trace::TraceReader;
 
-/// Reuses the address that was freed last for the next allocation of any thread, so that a log that is a
-/// little out of order has an address that is live twice. Its blocks have no memory.
+/// Reuses the address that was freed last for the next allocation of any thread, so that a log that
+/// is a little out of order has an address that is live twice. Its blocks have no memory.
 #[derive(Debug)]
 pub struct Recycler {
     pool: StreamPoolId,
@@ -135,8 +135,9 @@ pub fn rows(path: &Path) -> Vec<AllocationRecord> {
     rows
 }
 
-/// Checks that the rows are sorted by order and in time order, that no two rows of a thread have the same
-/// order, and that no address is live twice. Returns how many addresses are live at the end.
+/// Checks that the rows are sorted by order and in time order, that no two rows of a thread have
+/// the same order, and that no address is live twice. Returns how many addresses are live at the
+/// end.
 pub fn check_order(rows: &[AllocationRecord]) -> usize {
     let mut live = HashMap::new();
     let mut last_of_thread = HashMap::new();

@@ -1,5 +1,5 @@
-//! A resource without memory: counts live and retired bytes at every call, retires blocks for a while,
-//! and fails as often as configured.
+//! A resource without memory: counts live and retired bytes at every call, retires blocks for a
+//! while, and fails as often as configured.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::collections::HashMap;

@@ -53,7 +53,8 @@ impl Sequence {
         Self { streams, ..Self::default() }
     }
 
-    /// Returns the same operations in bursts of `ops`, to be run one after the other on the same slots.
+    /// Returns the same operations in bursts of `ops`, to be run one after the other on the same
+    /// slots.
     #[must_use]
     pub fn bursts(&self, ops: usize) -> Vec<Self> {
         let burst = |ops: &[Op]| Self {

@@ -9,7 +9,8 @@ pub const MULTISTREAM_SEED: u64 = 0x5EED_0F0A_110C_A7E5;
 
 const MOST_LIVE: u64 = 64;
 
-/// Returns the sequence of thread number `thread`. It does not free the blocks that are live at its end.
+/// Returns the sequence of thread number `thread`. It does not free the blocks that are live at its
+/// end.
 #[must_use]
 pub fn multistream(seed: u64, thread: u64, ops: usize) -> Sequence {
     let mut draws = SplitMix64::new(SplitMix64::new(seed.wrapping_add(thread)).next_u64());

@@ -8,8 +8,9 @@ use dmr_trace::{TraceError, TraceReader};
 
 use super::Sequence;
 
-/// Reads the allocations and frees of a trace. A block that grew is freed and allocated again. Frees and
-/// growths without an allocation are left out, and so are calls that failed when they were recorded.
+/// Reads the allocations and frees of a trace. A block that grew is freed and allocated again.
+/// Frees and growths without an allocation are left out, and so are calls that failed when they
+/// were recorded.
 ///
 /// # Errors
 ///

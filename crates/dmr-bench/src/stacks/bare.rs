@@ -21,9 +21,10 @@ const ADDRESS_BITS: u32 = 46;
 
 /// Blocks at addresses where nothing is: they must never be touched, on the device or elsewhere.
 ///
-/// An allocation and a free are one addition each, to a counter of the home stream, and a stack of slots:
-/// plain loads and stores, so that nothing but a layer has a locked instruction. A stream's blocks must be
-/// one thread's for the accounting to be right. It tracks no uses, frees at once, and counts bytes rounded up.
+/// An allocation and a free are one addition each, to a counter of the home stream, and a stack of
+/// slots: plain loads and stores, so that nothing but a layer has a locked instruction. A stream's
+/// blocks must be one thread's for the accounting to be right. It tracks no uses, frees at once,
+/// and counts bytes rounded up.
 pub(super) struct Bare {
     pool: StreamPoolId,
     default_stream: StreamId,

@@ -17,8 +17,8 @@ use tempfile::TempDir;
 use super::Stack;
 use crate::BenchError;
 
-/// The names that can follow the `+` of a stack's name. `all` is what the runtime's builder makes: a
-/// budget next to the backend, a log around it, statistics outermost.
+/// The names that can follow the `+` of a stack's name. `all` is what the runtime's builder makes:
+/// a budget next to the backend, a log around it, statistics outermost.
 pub const LAYERS: [&str; 4] = ["budget", "logging", "statistics", "all"];
 
 /// Rows that wait for the log's writer, of each thread. It is the sink's default; more of them
@@ -73,7 +73,8 @@ impl Log {
         }
     }
 
-    /// Returns the number of rows that were lost: a ring was full, or the file could not be written.
+    /// Returns the number of rows that were lost: a ring was full, or the file could not be
+    /// written.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         (self.dropped)() + self.sink.lost_records()

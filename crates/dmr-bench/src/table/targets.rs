@@ -63,7 +63,8 @@ pub(super) fn time(row: &str) -> Option<Target> {
     }
 }
 
-/// Returns what a layer may add to an operation of one thread, in nanoseconds, by the name over the column.
+/// Returns what a layer may add to an operation of one thread, in nanoseconds, by the name over the
+/// column.
 pub(super) fn layer(column: &str) -> Option<u32> {
     let (_, layer) = column.split_once('+')?;
     match layer {

@@ -270,7 +270,8 @@ impl Course<'_> {
         Ok(Total::of(outcomes, now, self.sequences))
     }
 
-    /// Returns the peak of the bytes that were reserved from the driver, and the source of that figure.
+    /// Returns the peak of the bytes that were reserved from the driver, and the source of that
+    /// figure.
     fn reserved(&self) -> Result<(u64, &'static str), BenchError> {
         match self.stack {
             None => Ok((0, "none")),

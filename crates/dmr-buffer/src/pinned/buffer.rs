@@ -22,31 +22,35 @@ use crate::{BufferError, DeviceView, DeviceViewMut};
 /// each other, and kernels can be given it through a launch recorder: the device sees it at the
 /// same address.
 ///
-/// Its memory is from the context's pool of pinned memory ([`PinnedResource`](dmr_streams::PinnedResource)), or from
-/// the context's stack over it, whose budget and statistics count it.
+/// Its memory is from the context's pool of pinned memory
+/// ([`PinnedResource`](dmr_streams::PinnedResource)), or from the context's stack over it, whose
+/// budget and statistics count it.
 ///
 /// # The host's turn
 ///
 /// [`as_slice`](Self::as_slice) and [`as_mut_slice`](Self::as_mut_slice) wait until every recorded
-/// use is done, and for no other work. They borrow the buffer exclusively, so that no copy can be submitted
-/// while the host has the slice.
+/// use is done, and for no other work. They borrow the buffer exclusively, so that no copy can be
+/// submitted while the host has the slice.
 ///
 /// # Dropping it
 ///
-/// Dropping it makes no driver call. The memory is *retired*, and allocated again once its uses are done. Until then it
-/// belongs to the stream pool, and keeps neither the pool nor the resource alive.
-/// [`trim_pinned`](super::trim_pinned) returns unused memory to the driver. When the last owner of the stream pool is
-/// dropped, memory whose uses are done is freed; [`reap_orphaned_pinned`](super::reap_orphaned_pinned) frees the rest.
+/// Dropping it makes no driver call. The memory is *retired*, and allocated again once its uses are
+/// done. Until then it belongs to the stream pool, and keeps neither the pool nor the resource
+/// alive. [`trim_pinned`](super::trim_pinned) returns unused memory to the driver. When the last
+/// owner of the stream pool is dropped, memory whose uses are done is freed;
+/// [`reap_orphaned_pinned`](super::reap_orphaned_pinned) frees the rest.
 pub type PinnedBuffer<T> = PinnedElements<T, Cached>;
 
 /// Elements in write-combined page-locked memory, for copies to the device.
 ///
-/// The host's writes go past its caches, and reading takes it many times as long. So a buffer gives no slice: the host
-/// [writes](Self::write) it, whole elements in order, and the device reads it. Apart from that it is as a
-/// [`PinnedBuffer`](super::PinnedBuffer): pooled, tracked, and dropped without a driver call.
+/// The host's writes go past its caches, and reading takes it many times as long. So a buffer gives
+/// no slice: the host [writes](Self::write) it, whole elements in order, and the device reads it.
+/// Apart from that it is as a [`PinnedBuffer`](super::PinnedBuffer): pooled, tracked, and dropped
+/// without a driver call.
 pub type WriteCombinedBuffer<T> = PinnedElements<T, WriteCombined>;
 
-/// Owned elements in pinned memory of the kind `K`: a [`PinnedBuffer`], or a [`WriteCombinedBuffer`].
+/// Owned elements in pinned memory of the kind `K`: a [`PinnedBuffer`], or a
+/// [`WriteCombinedBuffer`].
 pub struct PinnedElements<T: Pod, K: PinnedBufferKind> {
     /// `None` for no bytes.
     memory: Option<PinnedMemory>,
@@ -89,8 +93,9 @@ impl<T: Pod, K: PinnedBufferKind> PinnedElements<T, K> {
     ///
     /// # Errors
     ///
-    /// [`TooLong`](BufferError::TooLong); stream errors; [`OutOfBudget`](dmr_core::ResourceError::OutOfBudget); driver
-    /// errors, among them that the host has no more memory to lock.
+    /// [`TooLong`](BufferError::TooLong); stream errors;
+    /// [`OutOfBudget`](dmr_core::ResourceError::OutOfBudget); driver errors, among them that the
+    /// host has no more memory to lock.
     pub fn uninit<C: DeviceContext + ?Sized>(
         ctx: &C,
         stream: impl Into<StreamId>,
@@ -207,7 +212,8 @@ impl<T: Pod, K: PinnedBufferKind> PinnedElements<T, K> {
         self.view().copy_to_device(target, stream)
     }
 
-    /// Returns the elements of memory that was allocated just now, so that the device does not use it.
+    /// Returns the elements of memory that was allocated just now, so that the device does not use
+    /// it.
     fn unused_mut(&mut self) -> &mut [T] {
         // SAFETY: a new buffer has no uses.
         unsafe { PinnedViewMut::new(self.view()).into_unused_slice() }
@@ -299,14 +305,13 @@ impl<T: Pod> PinnedBuffer<T> {
 }
 
 impl<T: Pod> WriteCombinedBuffer<T> {
-    /// Overwrites the elements from index `at` on with those of a slice, once every recorded use of them is done.
-    /// Waits for that.
+    /// Overwrites the elements from index `at` on with those of a slice, once every recorded use of
+    /// them is done. Waits for that.
     ///
     /// # Errors
     ///
-    /// [`OutOfRange`](BufferError::OutOfRange);
-    /// [`InUse`](BufferError::InUse) while a launch that uses it is prepared and not finished; driver errors, when
-    /// nothing is known of the uses.
+    /// [`OutOfRange`](BufferError::OutOfRange); [`InUse`](BufferError::InUse) while a launch that
+    /// uses it is prepared and not finished; driver errors, when nothing is known of the uses.
     pub fn write(&mut self, at: usize, host: &[T]) -> Result<(), BufferError> {
         let part = self.view().slice(at..at.saturating_add(host.len()))?;
         PinnedViewMut::new(part).into_mut_slice()?.copy_from_slice(host);
@@ -333,8 +338,9 @@ impl<T: Pod, K: PinnedBufferKind> TrackedMemory for PinnedElements<T, K> {
     }
 }
 
-// SAFETY: the pinned memory has the elements, and is freed once the recorded uses are done. The host has a slice of
-// them only while the buffer is borrowed exclusively, and after the recorded uses.
+// SAFETY: the pinned memory has the elements, and is freed once the recorded uses are done. The
+// host has a slice of them only while the buffer is borrowed exclusively, and after the recorded
+// uses.
 unsafe impl<T: Pod> TypedMemory for PinnedBuffer<T> {
     type Element = T;
 

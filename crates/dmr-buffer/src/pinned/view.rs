@@ -13,15 +13,16 @@ use crate::{BufferError, DeviceView, DeviceViewMut};
 
 /// A view of elements in pinned memory, for copies to the device. `Copy`.
 ///
-/// A use of it is a use of these elements: uses of disjoint parts of one buffer neither conflict nor wait for each
-/// other. It gives the host no access to the elements, which the device may use meanwhile.
+/// A use of it is a use of these elements: uses of disjoint parts of one buffer neither conflict
+/// nor wait for each other. It gives the host no access to the elements, which the device may use
+/// meanwhile.
 pub type PinnedView<'a, T> = View<'a, T, PinnedMemory>;
 
-/// A mutable view of elements in pinned memory, for copies in both directions and for the host. No other view of these
-/// elements exists while it is used.
+/// A mutable view of elements in pinned memory, for copies in both directions and for the host. No
+/// other view of these elements exists while it is used.
 ///
-/// The host waits for the uses of these elements, and for no others: one part can be filled while the device reads
-/// another.
+/// The host waits for the uses of these elements, and for no others: one part can be filled while
+/// the device reads another.
 ///
 /// Elements are in one mutable view at most:
 ///
@@ -81,13 +82,14 @@ impl<'a, T: Pod> PinnedViewMut<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`InUse`](BufferError::InUse) while a launch that uses one of them is prepared and not finished;
-    /// driver errors, when nothing is known of the uses.
+    /// [`InUse`](BufferError::InUse) while a launch that uses one of them is prepared and not
+    /// finished; driver errors, when nothing is known of the uses.
     pub fn as_slice(&mut self) -> Result<&[T], BufferError> {
         self.as_mut_slice().map(|elements| &*elements)
     }
 
-    /// Returns the elements, to read and write, once every recorded use of them is done. Waits for that.
+    /// Returns the elements, to read and write, once every recorded use of them is done. Waits for
+    /// that.
     ///
     /// # Errors
     ///
@@ -107,7 +109,8 @@ impl<'a, T: Pod> PinnedViewMut<'a, T> {
         {
             return Err(BufferError::InUse);
         }
-        // SAFETY: no use is under way, and none can be submitted: this view has the elements alone, and is consumed.
+        // SAFETY: no use is under way, and none can be submitted: this view has the elements alone,
+        // and is consumed.
         Ok(unsafe { self.into_unused_slice() })
     }
 
@@ -122,8 +125,8 @@ impl<'a, T: Pod> PinnedViewMut<'a, T> {
             None => ptr::dangling_mut(),
             Some(_) => with_exposed_provenance_mut(view.device_ptr() as usize),
         };
-        // SAFETY: `len` elements in memory whose every byte was written, aligned; any bytes are a `Pod`. This view has
-        // them alone, and is consumed; the caller's obligation.
+        // SAFETY: `len` elements in memory whose every byte was written, aligned; any bytes are a
+        // `Pod`. This view has them alone, and is consumed; the caller's obligation.
         unsafe { slice::from_raw_parts_mut(start, view.len()) }
     }
 

@@ -8,8 +8,8 @@ use super::{View, ViewMut, ViewedMemory};
 use crate::BufferError;
 
 impl<'a, T: Pod, M: ViewedMemory> View<'a, T, M> {
-    /// Returns a view of the same bytes as elements of type `U`: the bytes of a file as numbers, or numbers as the bytes
-    /// of a message. A use of it is a use of these bytes.
+    /// Returns a view of the same bytes as elements of type `U`: the bytes of a file as numbers, or
+    /// numbers as the bytes of a message. A use of it is a use of these bytes.
     ///
     /// ```
     /// # use dmr_buffer::{BufferError, DeviceBuffer, DeviceView};
@@ -21,8 +21,8 @@ impl<'a, T: Pod, M: ViewedMemory> View<'a, T, M> {
     ///
     /// # Errors
     ///
-    /// [`Cast`](BufferError::Cast) unless the view is a whole number of such elements and begins at an address that is
-    /// aligned for them. A block begins at a multiple of 256 bytes.
+    /// [`Cast`](BufferError::Cast) unless the view is a whole number of such elements and begins at
+    /// an address that is aligned for them. A block begins at a multiple of 256 bytes.
     pub fn cast<U: Pod>(self) -> Result<View<'a, U, M>, BufferError> {
         let bytes = self.size_in_bytes();
         let element_bytes = size_of::<U>();
@@ -51,8 +51,8 @@ impl<'a, T: Pod, M: ViewedMemory> View<'a, T, M> {
 }
 
 impl<'a, T: Pod, M: ViewedMemory> ViewMut<'a, T, M> {
-    /// Returns a mutable view of the same bytes as elements of type `U`, as [`View::cast`] does. To use this view
-    /// again afterwards, cast `view.slice_mut(..)?`.
+    /// Returns a mutable view of the same bytes as elements of type `U`, as [`View::cast`] does. To
+    /// use this view again afterwards, cast `view.slice_mut(..)?`.
     ///
     /// # Errors
     ///

@@ -11,11 +11,13 @@ use crate::{BufferError, DeviceBuffer};
 
 /// A view of elements in device memory. `Copy`.
 ///
-/// A use of it is a use of these elements: launches that use disjoint parts of one buffer neither conflict nor
-/// wait for each other, on whatever streams they are, and launches that use overlapping parts are ordered.
+/// A use of it is a use of these elements: launches that use disjoint parts of one buffer neither
+/// conflict nor wait for each other, on whatever streams they are, and launches that use
+/// overlapping parts are ordered.
 pub type DeviceView<'a, T> = View<'a, T, DeviceBlock>;
 
-/// A mutable view of elements in device memory. No other view of these elements exists while it is used.
+/// A mutable view of elements in device memory. No other view of these elements exists while it is
+/// used.
 ///
 /// Its parts are disjoint, and can be sent to other threads:
 ///
@@ -66,7 +68,8 @@ impl<T: Pod> DeviceView<'_, T> {
     /// [`Resource`](BufferError::Resource): stream, use and driver errors.
     pub fn to_host(&self, stream: impl Into<StreamId>) -> Result<Vec<T>, BufferError> {
         let mut host = ManuallyDrop::new(Vec::<T>::with_capacity(self.len()));
-        // SAFETY: the vector has capacity for the elements, and is leaked if it may still be written.
+        // SAFETY: the vector has capacity for the elements, and is leaked if it may still be
+        // written.
         let copied =
             unsafe { transfer::download(host.as_mut_ptr().cast(), self.span(), stream.into()) };
         let written = copied.outcome.map(|()| {
@@ -77,7 +80,8 @@ impl<T: Pod> DeviceView<'_, T> {
         written.map(|()| host.unwrap_or_default())
     }
 
-    /// Copies the elements to a slice of the same length, ordered on `stream`, and waits for the copy.
+    /// Copies the elements to a slice of the same length, ordered on `stream`, and waits for the
+    /// copy.
     ///
     /// # Errors
     ///
@@ -88,8 +92,9 @@ impl<T: Pod> DeviceView<'_, T> {
         stream: impl Into<StreamId>,
     ) -> Result<(), BufferError> {
         same_len(self.len(), host.len())?;
-        // SAFETY: the slice has that length. The copy has ended when this returns, unless neither the stream
-        // nor the device could be synchronised: then the context is lost, and runs no more work.
+        // SAFETY: the slice has that length. The copy has ended when this returns, unless neither
+        // the stream nor the device could be synchronised: then the context is lost, and runs no
+        // more work.
         unsafe { transfer::download(host.as_mut_ptr().cast(), self.span(), stream.into()) }.outcome
     }
 }
@@ -116,8 +121,8 @@ impl<T: Pod> DeviceViewMut<'_, T> {
         transfer::copy(self.as_view().span(), source.span(), stream.into())
     }
 
-    /// Copies the elements of a slice of the same length, ordered on `stream`. Returns when the copy no longer
-    /// reads the slice.
+    /// Copies the elements of a slice of the same length, ordered on `stream`. Returns when the
+    /// copy no longer reads the slice.
     ///
     /// # Errors
     ///
@@ -136,9 +141,9 @@ impl<T: Pod> DeviceViewMut<'_, T> {
 
     /// Sets every element to `value`, ordered on `stream`. Does not wait.
     ///
-    /// Takes one memset if `value` consists of 1, 2 or 4 bytes repeated. For any other value, memsets write
-    /// the first element, one for each 4 bytes (2 or 1, if its size is not a multiple of 4), and copies on
-    /// the device double the number of written elements until all are written.
+    /// Takes one memset if `value` consists of 1, 2 or 4 bytes repeated. For any other value,
+    /// memsets write the first element, one for each 4 bytes (2 or 1, if its size is not a multiple
+    /// of 4), and copies on the device double the number of written elements until all are written.
     ///
     /// # Errors
     ///

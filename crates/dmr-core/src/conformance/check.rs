@@ -97,9 +97,9 @@ macro_rules! list {
 }
 __conformance_checks!(list);
 
-/// Makes a `#[test]` of every check of the [conformance suite](crate::conformance), with the name of the
-/// check. The argument is an expression that makes a new [`Harness`]; it is evaluated for each test. A
-/// module can contain this macro once.
+/// Makes a `#[test]` of every check of the [conformance suite](crate::conformance), with the name
+/// of the check. The argument is an expression that makes a new [`Harness`]; it is evaluated for
+/// each test. A module can contain this macro once.
 #[macro_export]
 macro_rules! conformance_tests {
     ($make:expr) => {

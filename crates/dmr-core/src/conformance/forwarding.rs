@@ -16,9 +16,10 @@ use crate::{
 /// Puts an adaptor around a [`Spy`] and calls every method once: each call must reach the spy
 /// exactly once. The adaptor may make other calls besides.
 ///
-/// A method that an adaptor does not forward has the trait's own body: no uses are tracked, or the result
-/// comes from `usage`. That looks right until the adaptor is stacked on a resource that tracks uses. An
-/// adaptor that defers deallocations must have forwarded them by the end of `reap_pending`.
+/// A method that an adaptor does not forward has the trait's own body: no uses are tracked, or the
+/// result comes from `usage`. That looks right until the adaptor is stacked on a resource that
+/// tracks uses. An adaptor that defers deallocations must have forwarded them by the end of
+/// `reap_pending`.
 ///
 /// The spy has [`VirtualMemory`], whose pages are only numbers, whether the harness's resource has
 /// or not. One that does not hand it on is found as well: it has to be meant.

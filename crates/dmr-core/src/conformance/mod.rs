@@ -7,16 +7,16 @@
 //! dmr_core::conformance_tests!(MyHarness::new());
 //! ```
 //!
-//! Without the test harness of cargo: [`run_all`] returns a [`Report`], [`run`] runs one check by name,
-//! [`CHECKS`] lists them. None of these panics.
+//! Without the test harness of cargo: [`run_all`] returns a [`Report`], [`run`] runs one check by
+//! name, [`CHECKS`] lists them. None of these panics.
 //!
-//! Every check names the promise of the contract that it tests. On a resource that does not track uses, a
-//! check of use tracking tests that the resource refuses every use: no check is skipped.
+//! Every check names the promise of the contract that it tests. On a resource that does not track
+//! uses, a check of use tracking tests that the resource refuses every use: no check is skipped.
 //! [`check_forwarding`] is for adaptors: it counts the calls that reach the upstream resource.
 //!
-//! The suite needs little from the harness: two streams, and work on them. It detects a missing order
-//! by its effect (wrong bytes) where the device is slow or the harness runs work as late as it may, and by
-//! [`Harness::verdict`] where there is a race detector.
+//! The suite needs little from the harness: two streams, and work on them. It detects a missing
+//! order by its effect (wrong bytes) where the device is slow or the harness runs work as late as
+//! it may, and by [`Harness::verdict`] where there is a race detector.
 //!
 //! [`conformance_tests!`]: crate::conformance_tests
 
@@ -46,8 +46,8 @@ pub use report::{CheckResult, Report};
 ///
 /// A harness may run on a GPU, on the simulated driver, or over a fake in host memory. Each check
 /// gets a new harness, and one check makes two that live at the same time. One check leaks a small
-/// block on purpose, and one allocates all memory of the device and deallocates it: on a real device,
-/// run the suite alone.
+/// block on purpose, and one allocates all memory of the device and deallocates it: on a real
+/// device, run the suite alone.
 pub trait Harness {
     /// Returns the resource under test, which has no live or retired blocks yet.
     fn resource(&self) -> &dyn DeviceMemoryResource;
@@ -82,6 +82,7 @@ pub trait Harness {
     /// Waits for all device work.
     fn settle(&self) -> ResourceResult<()>;
 
-    /// Returns `Err` with a description if a race detector has found a race, `Ok` also where there is none.
+    /// Returns `Err` with a description if a race detector has found a race, `Ok` also where there
+    /// is none.
     fn verdict(&self) -> Result<(), String>;
 }

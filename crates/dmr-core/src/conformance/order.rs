@@ -1,8 +1,8 @@
 //! Order of uses on several streams: U1, U2, U9, U10.
 //!
-//! A check detects the order of two uses by the bytes that the later one reads. Where the earlier use
-//! only reads, its stream also writes a *witness*: a block of its own, whose use is never declared. A
-//! stream that has waited for the use reads the written bytes in the witness.
+//! A check detects the order of two uses by the bytes that the later one reads. Where the earlier
+//! use only reads, its stream also writes a *witness*: a block of its own, whose use is never
+//! declared. A stream that has waited for the use reads the written bytes in the witness.
 
 use super::support::{LARGE, Outcome, Subject};
 use super::tracking::refuses;
@@ -74,7 +74,8 @@ pub(super) fn a_use_recorded_afterwards_is_waited_for(s: &Subject<'_>) -> Outcom
     s.deallocate(block)
 }
 
-/// Two streams that only read may each record their use afterwards, and neither has waited for the other.
+/// Two streams that only read may each record their use afterwards, and neither has waited for the
+/// other.
 pub(super) fn a_recorded_use_does_not_hide_an_earlier_one(s: &Subject<'_>) -> Outcome {
     if !s.tracks() {
         return refuses(s);

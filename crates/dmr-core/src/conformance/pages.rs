@@ -1,4 +1,5 @@
-//! The check that an adaptor forwards virtual memory management: to a [`Spy`], whose pages are only numbers.
+//! The check that an adaptor forwards virtual memory management: to a [`Spy`], whose pages are only
+//! numbers.
 
 use super::Spy;
 use super::forwarding::Calls;

@@ -27,8 +27,8 @@ impl ResourceError {
         Self::InvalidSize { requested, problem: SizeProblem::BeyondDevice { device_bytes } }
     }
 
-    /// Makes an [`OutOfMemory`](Self::OutOfMemory): `free` and `total` are the driver's figures, `usage` is
-    /// the resource's.
+    /// Makes an [`OutOfMemory`](Self::OutOfMemory): `free` and `total` are the driver's figures,
+    /// `usage` is the resource's.
     #[must_use]
     pub const fn out_of_memory(
         requested: usize,
@@ -53,9 +53,9 @@ impl ResourceError {
         self
     }
 
-    /// Replaces the figures in an error of a pool's upstream by those of the pool: the bytes requested from
-    /// the pool, its usage, and the tags that hold the most. Returns errors other than
-    /// [`OutOfMemory`](Self::OutOfMemory) and [`OutOfBudget`](Self::OutOfBudget) unchanged.
+    /// Replaces the figures in an error of a pool's upstream by those of the pool: the bytes
+    /// requested from the pool, its usage, and the tags that hold the most. Returns errors other
+    /// than [`OutOfMemory`](Self::OutOfMemory) and [`OutOfBudget`](Self::OutOfBudget) unchanged.
     #[must_use]
     pub fn in_pool(self, requested: usize, usage: &crate::Usage, shortage: PoolShortage) -> Self {
         match self {
@@ -98,8 +98,8 @@ impl ResourceError {
         Self::OutOfBudget { budget, requested, limit, remaining, pending, holders, shared }
     }
 
-    /// Adds the processes that share the limit to an [`OutOfBudget`](Self::OutOfBudget); returns other errors
-    /// unchanged.
+    /// Adds the processes that share the limit to an [`OutOfBudget`](Self::OutOfBudget); returns
+    /// other errors unchanged.
     #[must_use]
     pub fn shared_by(mut self, by: SharedShortage) -> Self {
         if let Self::OutOfBudget { shared, .. } = &mut self {
@@ -204,7 +204,8 @@ impl ResourceError {
         Self::NotGivenAway { generation: block.generation(), resource }
     }
 
-    /// Makes an [`InvalidSize`](Self::InvalidSize) for a size that is not a multiple of `granularity` bytes.
+    /// Makes an [`InvalidSize`](Self::InvalidSize) for a size that is not a multiple of
+    /// `granularity` bytes.
     #[must_use]
     pub const fn not_granular(requested: usize, granularity: u64) -> Self {
         Self::InvalidSize { requested, problem: SizeProblem::NotGranular { granularity } }
@@ -267,7 +268,8 @@ impl ResourceError {
         Self::DeviceLost { device_ordinal, call, code, finding: None }
     }
 
-    /// Makes a [`DeviceLost`](Self::DeviceLost), with the finding of the simulated driver if it has one.
+    /// Makes a [`DeviceLost`](Self::DeviceLost), with the finding of the simulated driver if it has
+    /// one.
     #[must_use]
     pub const fn device_lost_by(
         device_ordinal: usize,

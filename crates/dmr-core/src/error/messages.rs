@@ -15,7 +15,8 @@ pub(super) fn advice(code: i32) -> &'static str {
     }
 }
 
-/// Returns the end of the message about a lost device: the finding of the simulated driver, if it has one.
+/// Returns the end of the message about a lost device: the finding of the simulated driver, if it
+/// has one.
 pub(super) fn of_finding(finding: Option<&str>) -> String {
     finding.map_or_else(String::new, |finding| {
         format!("\nthe finding of the simulated driver: {finding}")
@@ -43,8 +44,8 @@ mod tests {
     };
     use crate::{Access, AllocTag, Generation, ResourceError, StreamId, Usage};
 
-    /// Returns the subject of an error and its advice, both as in its message. A new variant does not compile
-    /// without.
+    /// Returns the subject of an error and its advice, both as in its message. A new variant does
+    /// not compile without.
     fn expected(error: &ResourceError) -> (&'static str, &'static str) {
         use ResourceError as E;
         match error {

@@ -105,8 +105,8 @@ impl StreamProblem {
         Self::OpenWindow { block }
     }
 
-    /// Makes an [`OtherDevice`](Self::OtherDevice), or an [`OtherPool`](Self::OtherPool) if both are one device or
-    /// that of the stream is not known.
+    /// Makes an [`OtherDevice`](Self::OtherDevice), or an [`OtherPool`](Self::OtherPool) if both
+    /// are one device or that of the stream is not known.
     #[must_use]
     pub fn other_pool(stream_device: Option<usize>, device: usize) -> Self {
         match stream_device {
@@ -117,8 +117,8 @@ impl StreamProblem {
         }
     }
 
-    /// Returns whether the stream cannot be retired now, but can when launches and calls that use it
-    /// have ended.
+    /// Returns whether the stream cannot be retired now, but can when launches and calls that use
+    /// it have ended.
     #[must_use]
     pub const fn is_held(self) -> bool {
         matches!(self, Self::OpenWindow { .. } | Self::InCall)

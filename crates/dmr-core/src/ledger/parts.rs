@@ -5,8 +5,9 @@ use smallvec::SmallVec;
 use super::{Ledger, UseId};
 use crate::{Access, ByteRange};
 
-/// The number of ranges above which neighbours are joined: enough for 4,094 pages between which there is other
-/// memory. A use adds two at most, so a list has 8,192 ranges of 56 bytes at most, 448 KiB on the host heap.
+/// The number of ranges above which neighbours are joined: enough for 4,094 pages between which
+/// there is other memory. A use adds two at most, so a list has 8,192 ranges of 56 bytes at most,
+/// 448 KiB on the host heap.
 const MOST: usize = 8190;
 
 /// The number of ranges that a list without uses keeps memory for.
@@ -14,33 +15,36 @@ const KEPT: usize = 128;
 
 /// The uses of one block that later uses may have to wait for, for each range of its bytes.
 ///
-/// A list of ranges that cover all addresses. A use splits the ranges at its two ends, waits for the uses of
-/// those inside, and is committed to each. Those inside that have the same uses then are one range again, so a
-/// write of the whole block leaves one. Neighbours outside stay apart: work on pages finds them split.
+/// A list of ranges that cover all addresses. A use splits the ranges at its two ends, waits for
+/// the uses of those inside, and is committed to each. Those inside that have the same uses then
+/// are one range again, so a write of the whole block leaves one. Neighbours outside stay apart:
+/// work on pages finds them split.
 ///
 /// Each range keeps these invariants for each of its bytes:
 ///
-/// > Every finished write of the byte is a write in the range, or ordered before one, or known to be done.
-/// > Every finished read is a read or a write in the range, or ordered before one, or known to be done.
+/// > Every finished write of the byte is a write in the range, or ordered before one, or known to
+/// be done. > Every finished read is a read or a write in the range, or ordered before one, or
+/// known to be done.
 ///
-/// They are those of a [`Ledger`], except that a read in a range need not be ordered after the writes there:
-/// a range can have writes of several streams. So a use waits for the writes although it waits for a read as
-/// well; where the read came after a write, the event of the read covers that wait.
+/// They are those of a [`Ledger`], except that a read in a range need not be ordered after the
+/// writes there: a range can have writes of several streams. So a use waits for the writes although
+/// it waits for a read as well; where the read came after a write, the event of the read covers
+/// that wait.
 ///
 /// # Why two ranges can be joined
 ///
-/// A list that becomes too long first drops the uses that are known to be done, and then joins those neighbours
-/// that have most in common. Their union has, of each
-/// stream, the latest of the two writes and the latest of the two reads. Each use in one of the two is in the
-/// union, or a later use of its stream is, with which it is ordered before; so the invariants hold for the
-/// bytes of both, and a use waits for all that it waited for. That a write removes the other uses needs what
-/// it needs in a [`Ledger`]: its stream has waited for all uses of *its* bytes, and a use of other bytes that
-/// the union has brought in was not needed for these. A stream may wait for a later use of other bytes:
-/// a wait more, never one less.
+/// A list that becomes too long first drops the uses that are known to be done, and then joins
+/// those neighbours that have most in common. Their union has, of each stream, the latest of the
+/// two writes and the latest of the two reads. Each use in one of the two is in the union, or a
+/// later use of its stream is, with which it is ordered before; so the invariants hold for the
+/// bytes of both, and a use waits for all that it waited for. That a write removes the other uses
+/// needs what it needs in a [`Ledger`]: its stream has waited for all uses of *its* bytes, and a
+/// use of other bytes that the union has brought in was not needed for these. A stream may wait for
+/// a later use of other bytes: a wait more, never one less.
 #[derive(Clone, Debug)]
 pub struct PartLedger {
-    /// Sorted; the first one starts at 0, and each one ends where the next one starts. Without ranges there
-    /// are no uses.
+    /// Sorted; the first one starts at 0, and each one ends where the next one starts. Without
+    /// ranges there are no uses.
     ranges: Vec<UsedRange>,
     /// The number of ranges above which neighbours are joined.
     most: usize,
@@ -94,8 +98,8 @@ impl PartLedger {
         let [all] = self.ranges.as_slice() else { return None };
         let last_write = match all.writes.as_slice() {
             [] => None,
-            // A wait for a read must be a wait for the write: a later read of the same stream. Joined ranges may
-            // have an earlier one.
+            // A wait for a read must be a wait for the write: a later read of the same stream.
+            // Joined ranges may have an earlier one.
             [write] if all.reads.iter().all(|read| read.covers(*write)) => Some(*write),
             _ => return None,
         };
@@ -118,8 +122,8 @@ impl PartLedger {
         }
     }
 
-    /// Drops the uses that are done and joins ranges, if the list has no room for another use. Without this
-    /// call [`commit`](Self::commit) joins more ranges.
+    /// Drops the uses that are done and joins ranges, if the list has no room for another use.
+    /// Without this call [`commit`](Self::commit) joins more ranges.
     #[inline]
     pub fn make_room(&mut self, is_done: impl Fn(UseId) -> bool) {
         if self.ranges.len() + 2 > self.most {
@@ -134,9 +138,9 @@ impl PartLedger {
         self.join_closest();
     }
 
-    /// Calls `visit` with the uses that the stream in `slot` must wait for before it uses these bytes: a
-    /// read with the writes of other streams, a write with their reads as well. A use of several ranges is
-    /// visited several times.
+    /// Calls `visit` with the uses that the stream in `slot` must wait for before it uses these
+    /// bytes: a read with the writes of other streams, a write with their reads as well. A use of
+    /// several ranges is visited several times.
     pub fn visit_waits(
         &self,
         bytes: ByteRange,
@@ -151,15 +155,16 @@ impl PartLedger {
         }
     }
 
-    /// Calls `visit` with the latest use of each stream: what the free of the block must come after.
+    /// Calls `visit` with the latest use of each stream: what the free of the block must come
+    /// after.
     pub fn visit_free_waits(&self, visit: impl FnMut(UseId)) {
         let mut latest = Latest::new();
         self.entries().for_each(|used| raise(&mut latest, used));
         latest.into_iter().for_each(visit);
     }
 
-    /// Records a finished use of these bytes, unless a later use of the same stream was committed first and
-    /// covers it.
+    /// Records a finished use of these bytes, unless a later use of the same stream was committed
+    /// first and covers it.
     pub fn commit(&mut self, bytes: ByteRange, access: Access, used: UseId) {
         if bytes.is_empty() {
             return;
@@ -169,8 +174,8 @@ impl PartLedger {
         self.join(first, end);
     }
 
-    /// Removes a use of these bytes that is done, and all earlier uses of its stream. If it is a write,
-    /// removes all uses of these bytes by other streams, which were ordered before it.
+    /// Removes a use of these bytes that is done, and all earlier uses of its stream. If it is a
+    /// write, removes all uses of these bytes by other streams, which were ordered before it.
     pub fn forget_done(&mut self, bytes: ByteRange, access: Access, done: UseId) {
         if access.writes() && !bytes.is_empty() {
             let (first, end) = self.split(bytes);
@@ -200,8 +205,8 @@ impl PartLedger {
         from_first.take_while(move |range| range.start < bytes.end() && !bytes.is_empty())
     }
 
-    /// Splits the ranges at both ends of these bytes. Returns the indices of the first range inside and of
-    /// the first one behind them.
+    /// Splits the ranges at both ends of these bytes. Returns the indices of the first range inside
+    /// and of the first one behind them.
     fn split(&mut self, bytes: ByteRange) -> (usize, usize) {
         if self.ranges.is_empty() {
             self.ranges.push(UsedRange::default());
@@ -222,8 +227,8 @@ impl PartLedger {
         at
     }
 
-    /// Joins those ranges with indices from `first` to `end` that have the same uses; if there are too many
-    /// ranges, also others.
+    /// Joins those ranges with indices from `first` to `end` that have the same uses; if there are
+    /// too many ranges, also others.
     fn join(&mut self, first: usize, end: usize) {
         let mut kept = first + 1;
         for at in first + 1..end {
@@ -240,8 +245,8 @@ impl PartLedger {
         }
     }
 
-    /// Joins the neighbours that have most in common, until the list is a quarter shorter than it may be: then
-    /// many uses need no such search.
+    /// Joins the neighbours that have most in common, until the list is a quarter shorter than it
+    /// may be: then many uses need no such search.
     #[cold]
     fn join_closest(&mut self) {
         let left = self.most / 4 * 3;
@@ -294,8 +299,8 @@ impl UsedRange {
         other.reads.iter().for_each(|used| raise(&mut self.reads, *used));
     }
 
-    /// Returns what joining two ranges adds to the waits of later uses: first the number of streams, then by
-    /// how much later their uses are.
+    /// Returns what joining two ranges adds to the waits of later uses: first the number of
+    /// streams, then by how much later their uses are.
     fn distance(&self, other: &Self) -> Distance {
         let writes = distance(&self.writes, &other.writes);
         let reads = distance(&self.reads, &other.reads);

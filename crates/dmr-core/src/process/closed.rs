@@ -9,9 +9,9 @@ use super::Process;
 
 /// A file descriptor that each forked child closes before any other code of the child runs.
 ///
-/// For a file that is locked with `flock`: parent and child share the lock, and a child that keeps the descriptor
-/// would keep the lock of a parent that was killed. A child that executes another program does not need this: open the
-/// file with `O_CLOEXEC`.
+/// For a file that is locked with `flock`: parent and child share the lock, and a child that keeps
+/// the descriptor would keep the lock of a parent that was killed. A child that executes another
+/// program does not need this: open the file with `O_CLOEXEC`.
 pub struct ClosedInChild {
     made_in: Process,
     index: usize,
@@ -75,8 +75,8 @@ pub(super) fn close_all() {
     for open in &OPEN {
         let fd = open.swap(NONE, Ordering::Relaxed);
         if fd != NONE {
-            // SAFETY: allowed between fork and exec. The descriptor is that of a `ClosedInChild` of the
-            // parent, which does not use or close it in this process.
+            // SAFETY: allowed between fork and exec. The descriptor is that of a `ClosedInChild` of
+            // the parent, which does not use or close it in this process.
             unsafe { libc::close(fd) };
         }
     }

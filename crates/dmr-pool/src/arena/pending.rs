@@ -56,8 +56,8 @@ impl Arena {
 }
 
 impl Locked<'_> {
-    /// Frees the oldest pending chunks, up to a few, as long as the arena's stream is ordered after their
-    /// dependencies.
+    /// Frees the oldest pending chunks, up to a few, as long as the arena's stream is ordered after
+    /// their dependencies.
     #[inline]
     pub(crate) fn settle_some(&mut self, uses: UseTable<'_>) {
         for _ in 0..AT_ONCE {
@@ -68,8 +68,9 @@ impl Locked<'_> {
         }
     }
 
-    /// Looks at the next few hundred pending chunks, and frees those whose dependencies the arena's stream is
-    /// ordered after; returns whether there were any. The next call continues behind them.
+    /// Looks at the next few hundred pending chunks, and frees those whose dependencies the arena's
+    /// stream is ordered after; returns whether there were any. The next call continues behind
+    /// them.
     pub(crate) fn settle_all(&mut self, uses: UseTable<'_>) -> bool {
         let before = self.pending.len();
         if before <= AT_A_TIME {
@@ -105,9 +106,9 @@ impl Locked<'_> {
 }
 
 impl State {
-    /// Makes an acquired chunk pending until the arena's stream is ordered after all of `after`. Other
-    /// streams may use it after that and after the work that had been submitted to the arena's stream up
-    /// to `since`.
+    /// Makes an acquired chunk pending until the arena's stream is ordered after all of `after`.
+    /// Other streams may use it after that and after the work that had been submitted to the
+    /// arena's stream up to `since`.
     #[inline]
     pub(crate) fn push(&mut self, chunk: ChunkId, after: Dependencies, since: u64) {
         if self.pending.is_empty() {
@@ -119,8 +120,8 @@ impl State {
         self.unpolled += 1;
     }
 
-    /// Returns the dependencies to poll, if a poll is due: those of the newest chunk that is not young,
-    /// whose uses cover all earlier ones of their streams, and those of the oldest chunk.
+    /// Returns the dependencies to poll, if a poll is due: those of the newest chunk that is not
+    /// young, whose uses cover all earlier ones of their streams, and those of the oldest chunk.
     #[inline]
     pub(crate) fn due_for_poll(&mut self) -> Option<[Dependencies; 2]> {
         let is_little = self.pending_units <= LITTLE;
@@ -144,8 +145,8 @@ impl State {
         self.pending.iter().take(AT_A_TIME).map(|pending| &pending.after).collect()
     }
 
-    /// Acquires a pending chunk that fits and whose dependencies and free number `predicate` accepts.
-    /// Tries only some of those that fit.
+    /// Acquires a pending chunk that fits and whose dependencies and free number `predicate`
+    /// accepts. Tries only some of those that fit.
     pub(crate) fn acquire_pending(
         &mut self,
         request: Request,

@@ -1,10 +1,10 @@
 //! Chunks by size. Sizes share bins, as in the allocator that the [heap](super) is named after; a
 //! bin with several sizes has a tree of them, and each size a list of its chunks.
 //!
-//! The tree is that of D. Lea's malloc: a digital tree over the bits of the size that the bin leaves
-//! open, in which a node has a size of its own. Its depth is at most the number of those bits, so
-//! every function here looks at a few dozen chunks at most, however many there are, except for
-//! [`visit`](Bins::visit).
+//! The tree is that of D. Lea's malloc: a digital tree over the bits of the size that the bin
+//! leaves open, in which a node has a size of its own. Its depth is at most the number of those
+//! bits, so every function here looks at a few dozen chunks at most, however many there are, except
+//! for [`visit`](Bins::visit).
 
 use std::ops::{ControlFlow, RangeInclusive};
 
@@ -16,8 +16,8 @@ use super::chunk::{Chunk, ChunkId, Chunks, Links};
 /// [`FINE_BITS`] bits after the first.
 const FINE: u32 = 32;
 const FINE_BITS: u32 = FINE.ilog2();
-/// The number of rows: a power of two that is enough for the row of small sizes and one row for each
-/// doubling of a 32-bit size from `FINE` on.
+/// The number of rows: a power of two that is enough for the row of small sizes and one row for
+/// each doubling of a 32-bit size from `FINE` on.
 const ROWS: usize = 32;
 const BINS: usize = ROWS * FINE as usize;
 
@@ -103,8 +103,8 @@ impl Bins {
         self.remove_from_tree(chunks, id, bin);
     }
 
-    /// Removes a chunk of the smallest size that is at least `units`: of several, the one that was added
-    /// last.
+    /// Removes a chunk of the smallest size that is at least `units`: of several, the one that was
+    /// added last.
     #[inline(always)]
     pub(super) fn remove_best_fit(&mut self, chunks: &mut Chunks, units: u32) -> Option<ChunkId> {
         let mut bin = Bin::of(units);

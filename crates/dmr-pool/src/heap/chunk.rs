@@ -39,7 +39,8 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// Returns whether a chunk with these links is the only one of its size, and a leaf of the tree.
+    /// Returns whether a chunk with these links is the only one of its size, and a leaf of the
+    /// tree.
     #[inline(always)]
     pub(super) fn is_alone(&self) -> bool {
         let Self { previous, next, children: [small, large] } = *self;
@@ -151,8 +152,8 @@ impl Chunks {
         chunk.links.next = next;
     }
 
-    /// Returns the chunks in the records from index `from` to index `to`, in no particular order: one
-    /// of each `step` records.
+    /// Returns the chunks in the records from index `from` to index `to`, in no particular order:
+    /// one of each `step` records.
     pub(super) fn batch(
         &self,
         from: usize,

@@ -1,7 +1,7 @@
 //! Holes, which are chunks of addresses without memory, and whole pages in free chunks.
 //!
-//! Memory is mapped in pages of one size, at multiples of that size. A hole begins and ends at such a
-//! multiple.
+//! Memory is mapped in pages of one size, at multiples of that size. A hole begins and ends at such
+//! a multiple.
 
 use std::ops::{ControlFlow, Range, RangeInclusive};
 
@@ -37,8 +37,8 @@ impl Heap {
         id
     }
 
-    /// Finds free pages whose free number `matches` accepts: `wanted` pages of the smallest chunk that has
-    /// that many, or else those of the chunk that has most.
+    /// Finds free pages whose free number `matches` accepts: `wanted` pages of the smallest chunk
+    /// that has that many, or else those of the chunk that has most.
     pub(crate) fn find_free_pages(
         &self,
         wanted: u64,
@@ -101,8 +101,8 @@ impl Heap {
         newest
     }
 
-    /// Returns the latest number at which any chunk became free or pending; `None` if no chunk is free or
-    /// pending now.
+    /// Returns the latest number at which any chunk became free or pending; `None` if no chunk is
+    /// free or pending now.
     pub(crate) fn newest_free(&self) -> Option<u64> {
         (self.free_units > 0 || self.pending.last().is_some()).then_some(self.newest)
     }
@@ -146,8 +146,8 @@ impl Heap {
         }
     }
 
-    /// Adds `units` of the free chunk behind an acquired one to it, if the free chunk has that many and
-    /// `matches` accepts its free number. Returns whether it has.
+    /// Adds `units` of the free chunk behind an acquired one to it, if the free chunk has that many
+    /// and `matches` accepts its free number. Returns whether it has.
     pub(crate) fn extend(
         &mut self,
         id: ChunkId,
@@ -183,8 +183,8 @@ impl Heap {
         std::iter::successors(self.holes, |&id| self.chunks[id].links.next)
     }
 
-    /// Acquires a range of addresses as one chunk. All of them are in free chunks and holes from `first`
-    /// on; the parts of these outside of the range stay free, or holes.
+    /// Acquires a range of addresses as one chunk. All of them are in free chunks and holes from
+    /// `first` on; the parts of these outside of the range stay free, or holes.
     pub(super) fn acquire_range(&mut self, first: ChunkId, addresses: &Range<u64>) -> ChunkId {
         let mut whole = None;
         let mut at = Some(first);

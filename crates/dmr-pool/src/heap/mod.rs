@@ -2,12 +2,12 @@
 //!
 //! Two-level segregated fit, after M. Masmano, I. Ripoll, A. Crespo and J. Real, "TLSF: a new
 //! dynamic memory allocator for real-time systems" (ECRTS 2004), with a tree of sizes in each bin.
-//! Device memory cannot hold its own lists, so chunks are records in a table, and the id of a chunk is
-//! its index there. No function looks at more than a few hundred chunks, except those that search for
-//! pages and windows, which look at chunks that have whole pages, and at holes.
+//! Device memory cannot hold its own lists, so chunks are records in a table, and the id of a chunk
+//! is its index there. No function looks at more than a few hundred chunks, except those that
+//! search for pages and windows, which look at chunks that have whole pages, and at holes.
 //!
-//! Every free chunk has the number, passed by the caller, at which it became free; merged chunks have
-//! the latest. Nothing else here depends on streams.
+//! Every free chunk has the number, passed by the caller, at which it became free; merged chunks
+//! have the latest. Nothing else here depends on streams.
 
 mod bins;
 mod chunk;
@@ -35,8 +35,8 @@ pub(crate) struct Heap {
     /// Pending chunks.
     pending: Bins,
     quick: Quick,
-    /// The large chunk that was freed last and is not merged yet: programs that free one often allocate
-    /// one of that size next. Its state is acquired.
+    /// The large chunk that was freed last and is not merged yet: programs that free one often
+    /// allocate one of that size next. Its state is acquired.
     recent: Option<ChunkId>,
     /// The first of the holes, which are a list.
     holes: Option<ChunkId>,
@@ -74,13 +74,13 @@ pub(crate) struct ChunkReport {
     pub(crate) state: RegionState,
 }
 
-/// A remainder of at most 1 / 2^`WORTH_SPLITTING` of the request is not split off: hardly any request
-/// would fit it.
+/// A remainder of at most 1 / 2^`WORTH_SPLITTING` of the request is not split off: hardly any
+/// request would fit it.
 const WORTH_SPLITTING: u32 = 7;
 
 impl Heap {
-    /// Adds a span as one free chunk, and returns the chunk. The first chunk of a span keeps its id,
-    /// however the span is cut. A dedicated chunk is never cut.
+    /// Adds a span as one free chunk, and returns the chunk. The first chunk of a span keeps its
+    /// id, however the span is cut. A dedicated chunk is never cut.
     pub(crate) fn add_segment(
         &mut self,
         address: u64,
@@ -104,8 +104,8 @@ impl Heap {
         true
     }
 
-    /// Acquires the smallest chunk of at least this size that is on no shelf, without its surplus if that
-    /// is worth splitting off.
+    /// Acquires the smallest chunk of at least this size that is on no shelf, without its surplus
+    /// if that is worth splitting off.
     #[inline(never)]
     fn acquire_merged(&mut self, units: u32) -> Option<AcquiredChunk> {
         if let Some(id) = self.recent {
@@ -125,15 +125,16 @@ impl Heap {
         Some(self.without_surplus(id, units))
     }
 
-    /// Acquires a free chunk of at least this size, without its surplus if that is worth splitting off.
+    /// Acquires a free chunk of at least this size, without its surplus if that is worth splitting
+    /// off.
     #[inline]
     pub(crate) fn acquire_from(&mut self, id: ChunkId, units: u32) -> AcquiredChunk {
         self.unlist(id);
         self.without_surplus(id, units)
     }
 
-    /// Acquires a chunk that was removed from its bin, without its surplus if that is worth splitting
-    /// off.
+    /// Acquires a chunk that was removed from its bin, without its surplus if that is worth
+    /// splitting off.
     #[inline(always)]
     fn without_surplus(&mut self, id: ChunkId, units: u32) -> AcquiredChunk {
         let chunk = &mut self.chunks[id];
@@ -278,8 +279,8 @@ impl Heap {
         self.has_changed = true;
     }
 
-    /// Makes [`has_changed`](Self::has_changed) return `false`, until the largest free chunk is of another
-    /// bin.
+    /// Makes [`has_changed`](Self::has_changed) return `false`, until the largest free chunk is of
+    /// another bin.
     pub(crate) fn clear_changed(&mut self) {
         self.last_bin = self.largest_bin();
         self.has_changed = false;
@@ -311,8 +312,8 @@ impl Heap {
         self.chunks.records()
     }
 
-    /// Returns a free chunk of the smallest size that is at least `units`. If there is none, empties
-    /// the shelves and looks again.
+    /// Returns a free chunk of the smallest size that is at least `units`. If there is none,
+    /// empties the shelves and looks again.
     fn find_merged(&mut self, units: u32) -> Option<ChunkId> {
         match self.find(units) {
             None if self.flush() => self.find(units),

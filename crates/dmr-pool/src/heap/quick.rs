@@ -1,7 +1,9 @@
-//! The fast path of a heap: chunks that were freed lately and are not merged, for the next request of their
-//! size. Small ones are on *shelves*; of large ones, the *recent* chunk is the one that was freed last.
+//! The fast path of a heap: chunks that were freed lately and are not merged, for the next request
+//! of their size. Small ones are on *shelves*; of large ones, the *recent* chunk is the one that
+//! was freed last.
 //!
-//! Programs allocate the same sizes again and again. So their chunks are not cut and merged each time.
+//! Programs allocate the same sizes again and again. So their chunks are not cut and merged each
+//! time.
 
 use super::bins::Bin;
 use super::chunk::{Chunk, ChunkId, State};
@@ -45,8 +47,8 @@ impl Quick {
         shelf.chunks[shelf.len as usize % SHELF_LEN]
     }
 
-    /// Puts a chunk onto the shelf of its size. Returns `false` if the shelf is full or has another size, or
-    /// the chunk is too large.
+    /// Puts a chunk onto the shelf of its size. Returns `false` if the shelf is full or has another
+    /// size, or the chunk is too large.
     #[inline(always)]
     pub(super) fn push(&mut self, units: u32, chunk: ChunkId) -> bool {
         if units > LARGEST {
@@ -79,8 +81,9 @@ impl Quick {
             .flat_map(|shelf| shelf.chunks.into_iter().take(shelf.len as usize).flatten())
     }
 
-    /// Removes a chunk from the first shelf from index `from` on that has any, and sets `from` to the index
-    /// of that shelf. Returns `None` if all of these are empty; those before `from` must be.
+    /// Removes a chunk from the first shelf from index `from` on that has any, and sets `from` to
+    /// the index of that shelf. Returns `None` if all of these are empty; those before `from` must
+    /// be.
     pub(super) fn pop_any(&mut self, from: &mut usize) -> Option<ChunkId> {
         while let Some(shelf) = self.shelves.get_mut(*from).filter(|_| self.is_used) {
             if let Some(last) = shelf.len.checked_sub(1) {
@@ -117,9 +120,9 @@ impl Heap {
         }
     }
 
-    /// Frees an acquired chunk, and holds it ready for the next request of its size: on a shelf, or as the
-    /// recent chunk. Call [`merge_recent`](Self::merge_recent) before any other function than
-    /// [`acquire`](Self::acquire) looks at the free chunks.
+    /// Frees an acquired chunk, and holds it ready for the next request of its size: on a shelf, or
+    /// as the recent chunk. Call [`merge_recent`](Self::merge_recent) before any other function
+    /// than [`acquire`](Self::acquire) looks at the free chunks.
     #[inline(always)]
     pub(crate) fn release_for_reuse(&mut self, id: ChunkId, since: u64) {
         if !self.shelve(id, since) {
@@ -127,8 +130,9 @@ impl Heap {
         }
     }
 
-    /// Frees an acquired chunk onto the shelf of its size; it is merged with its neighbours when there is no
-    /// other memory. Returns `false`, and does nothing, if the shelf is full or the chunk too large.
+    /// Frees an acquired chunk onto the shelf of its size; it is merged with its neighbours when
+    /// there is no other memory. Returns `false`, and does nothing, if the shelf is full or the
+    /// chunk too large.
     #[inline(always)]
     pub(super) fn shelve(&mut self, id: ChunkId, since: u64) -> bool {
         let chunk = &mut self.chunks[id];
@@ -157,8 +161,8 @@ impl Heap {
         }
     }
 
-    /// Returns whether [`acquire_merged`](Self::acquire_merged) would return exactly the range of the recent
-    /// chunk if that were merged first.
+    /// Returns whether [`acquire_merged`](Self::acquire_merged) would return exactly the range of
+    /// the recent chunk if that were merged first.
     #[inline]
     pub(super) fn is_best(&self, recent: ChunkId, units: u32) -> bool {
         let &Chunk { units: size, before, after, .. } = &self.chunks[recent];

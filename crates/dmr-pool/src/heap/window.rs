@@ -1,4 +1,5 @@
-//! Windows: addresses for a request in a run of free chunks and of holes that pages are mapped into.
+//! Windows: addresses for a request in a run of free chunks and of holes that pages are mapped
+//! into.
 //!
 //! Only runs with holes are read one by one. A run without holes is a free chunk.
 
@@ -23,7 +24,8 @@ impl Window {
         self.missing
     }
 
-    /// Returns the key that orders windows: by missing pages, then by the size of the run, then by address.
+    /// Returns the key that orders windows: by missing pages, then by the size of the run, then by
+    /// address.
     pub(super) fn cost(&self) -> (u64, u64, u64) {
         (self.missing, self.run, self.addresses.start)
     }
@@ -119,7 +121,8 @@ impl Heap {
         Some(first)
     }
 
-    /// Reads the run that begins with a chunk, up to the part that contains the address before `end`.
+    /// Reads the run that begins with a chunk, up to the part that contains the address before
+    /// `end`.
     fn read_run(&self, first: ChunkId, end: u64, page: u64, run: &mut Run) {
         run.parts.clear();
         let mut at = Some(first);
@@ -140,8 +143,8 @@ impl Heap {
 }
 
 impl Run {
-    /// Returns the addresses at which a request could begin: where a part of the run begins, or so that
-    /// the request ends where a free chunk ends.
+    /// Returns the addresses at which a request could begin: where a part of the run begins, or so
+    /// that the request ends where a free chunk ends.
     fn starts(&self, bytes: u64) -> impl Iterator<Item = u64> {
         self.parts.iter().flat_map(move |part| {
             let back = part.end.checked_sub(bytes).filter(|_| !part.is_hole);
@@ -155,7 +158,8 @@ impl Run {
         self.parts.get(at).filter(|part| part.start <= address)
     }
 
-    /// Returns the window that begins at `start`, or at the beginning of its page if `start` is in a hole.
+    /// Returns the window that begins at `start`, or at the beginning of its page if `start` is in
+    /// a hole.
     fn window(&self, start: u64, search: &Search<impl Fn(Range<u64>) -> bool>) -> Option<Window> {
         let &Search { bytes, page, ref is_blocked } = search;
         let first = self.part_at(start)?;
@@ -173,7 +177,8 @@ impl Run {
 }
 
 impl Part {
-    /// Returns the number of pages of holes in the run before an address of this part, or before its end.
+    /// Returns the number of pages of holes in the run before an address of this part, or before
+    /// its end.
     fn missing_up_to(&self, address: u64, page: u64) -> u64 {
         self.missing_before + if self.is_hole { (address - self.start) / page } else { 0 }
     }

@@ -5,8 +5,8 @@ use dmr_streams::uses::{Dependencies, UseTable};
 use crate::arena::{Arena, State};
 use crate::heap::ChunkId;
 
-/// An acquired chunk of an arena, some of whose pages are mapped. When this is dropped, also by a panic
-/// of upstream, those are freed and the others become holes.
+/// An acquired chunk of an arena, some of whose pages are mapped. When this is dropped, also by a
+/// panic of upstream, those are freed and the others become holes.
 pub(super) struct Detached<'p> {
     pub(super) arena: &'p Arena,
     uses: UseTable<'p>,

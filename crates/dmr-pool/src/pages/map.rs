@@ -1,10 +1,10 @@
 //! Growing in pages: choosing addresses for a request and mapping the pages that they lack.
 //!
-//! *Plan*, under the lock of an arena: the cheapest window becomes one acquired chunk, and with it the
-//! holes in it are this thread's to fill. *Fetch*, with no lock: pages are taken from where they are
-//! free, created, and mapped. *Install*, under the arena's lock: the pages are noted as mapped, and
-//! what the request does not need is free. If that fails, what was free is free again, the holes are
-//! empty, and the claims on upstream's memory end.
+//! *Plan*, under the lock of an arena: the cheapest window becomes one acquired chunk, and with it
+//! the holes in it are this thread's to fill. *Fetch*, with no lock: pages are taken from where
+//! they are free, created, and mapped. *Install*, under the arena's lock: the pages are noted as
+//! mapped, and what the request does not need is free. If that fails, what was free is free again,
+//! the holes are empty, and the claims on upstream's memory end.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,12 +22,12 @@ use crate::heap::{ChunkId, UNIT, Window};
 use crate::span::{PageMap, PageSlot};
 use crate::transit::Hand;
 
-/// Addresses reserved at a time: this many times the device's memory, and no more than half of what a
-/// chunk can have,
+/// Addresses reserved at a time: this many times the device's memory, and no more than half of what
+/// a chunk can have,
 const ADDRESSES: u64 = 4;
 const MOST_ADDRESSES: u64 = 1 << 39;
-/// nor than an arena's share of this many, if every stream has one. A process has 2^47 for all of its
-/// devices, and for everything else.
+/// nor than an arena's share of this many, if every stream has one. A process has 2^47 for all of
+/// its devices, and for everything else.
 const ADDRESSES_OF_ALL: u64 = 1 << 44;
 
 /// An arena that has a window for a request.
@@ -47,9 +47,9 @@ impl<'p> Host<'p> {
 }
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Maps pages for a request and returns a chunk of them: at addresses of the own arena, or, if the
-    /// share is the limit, of the arena whose window lacks the fewest pages. The own stream comes
-    /// after the last users. `None` if there are not enough pages.
+    /// Maps pages for a request and returns a chunk of them: at addresses of the own arena, or, if
+    /// the share is the limit, of the arena whose window lacks the fewest pages. The own stream
+    /// comes after the last users. `None` if there are not enough pages.
     ///
     /// # Errors
     ///
@@ -80,8 +80,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.map_in(&at_home, own, request, sources, paging)
     }
 
-    /// Maps one page at addresses of the own arena for a request that needs no more: a new one, or one
-    /// that is free in another arena. `None` if there is none, or too many have been moved.
+    /// Maps one page at addresses of the own arena for a request that needs no more: a new one, or
+    /// one that is free in another arena. `None` if there is none, or too many have been moved.
     pub(crate) fn map_at_home<'p>(&'p self, own: &'p Arena, request: Request) -> Option<Found<'p>> {
         let paging = self.paging()?;
         let at_home = Host::of(own, request.units, paging.pages);
@@ -131,9 +131,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Some(Detached::new(host, &state, chunk, Dependencies::default(), self.uses()))
     }
 
-    /// Maps pages behind an acquired chunk of the own arena and adds the units of the request to it.
-    /// `false`, and nothing has changed, if the addresses there are in use or there are not enough
-    /// pages.
+    /// Maps pages behind an acquired chunk of the own arena and adds the units of the request to
+    /// it. `false`, and nothing has changed, if the addresses there are in use or there are not
+    /// enough pages.
     ///
     /// # Errors
     ///
@@ -185,9 +185,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Ok(())
     }
 
-    /// Maps what a window lacks for a request of the own stream. Returns the chunk of the request, and
-    /// frees the rest. `None` if there are not enough pages: then, as on an error, what was free of the
-    /// window is free again, and no page is lost.
+    /// Maps what a window lacks for a request of the own stream. Returns the chunk of the request,
+    /// and frees the rest. `None` if there are not enough pages: then, as on an error, what was
+    /// free of the window is free again, and no page is lost.
     fn fill(
         &self,
         mut window: Detached<'_>,
@@ -243,8 +243,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Ok(())
     }
 
-    /// Returns whether what comes to `stream` from now on comes after all of this; it is made to wait
-    /// if need be.
+    /// Returns whether what comes to `stream` from now on comes after all of this; it is made to
+    /// wait if need be.
     pub(super) fn order_after(&self, stream: StreamId, uses: &Dependencies) -> bool {
         self.uses().is_after(stream, uses) || self.uses().wait_for(stream, uses).is_ok()
     }

@@ -3,12 +3,12 @@
 //! Every arena has addresses of its own, far more than there is memory, and all pages have one
 //! size. What is mapped is a heap like any other. When nothing in it fits, a *window* is chosen, a
 //! run of free chunks and of addresses without memory, and the pages that it lacks are mapped into
-//! it: new ones as long as the pool holds hardly more than its peak, and then pages that are free as a
-//! whole elsewhere. So no memory is kept in a hole that another address could use.
+//! it: new ones as long as the pool holds hardly more than its peak, and then pages that are free
+//! as a whole elsewhere. So no memory is kept in a hole that another address could use.
 //!
 //! A page that moves is mapped at its new address at once, because its new user comes after its old
-//! ones on its stream. At the old address it is *leaving*: it is unmapped when all work there is known
-//! to be done, and only the address waits for that.
+//! ones on its stream. At the old address it is *leaving*: it is unmapped when all work there is
+//! known to be done, and only the address waits for that.
 //!
 //! | module | what it is for |
 //! | --- | --- |

@@ -138,8 +138,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         most.saturating_sub(self.claimed.load(Ordering::Relaxed)) / pages.size
     }
 
-    /// Takes `wanted` pages into the thread's hand and orders the own stream after their last users.
-    /// `None`, and nothing has changed, if the sources have fewer.
+    /// Takes `wanted` pages into the thread's hand and orders the own stream after their last
+    /// users. `None`, and nothing has changed, if the sources have fewer.
     ///
     /// # Errors
     ///
@@ -181,8 +181,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Ok(Some(supply))
     }
 
-    /// Takes `wanted` pages, or none. One thread at a time, so that two threads do not end up with half
-    /// of the pages each that both need; calls no driver.
+    /// Takes `wanted` pages, or none. One thread at a time, so that two threads do not end up with
+    /// half of the pages each that both need; calls no driver.
     fn gather<'p>(
         &'p self,
         own: &Arena,
@@ -280,8 +280,8 @@ fn detach_pages<'p>(
     Some(Donation { chunk, pages })
 }
 
-/// Acquires up to `wanted` whole pages of the oldest pending chunk that has any. The rest of it stays
-/// pending.
+/// Acquires up to `wanted` whole pages of the oldest pending chunk that has any. The rest of it
+/// stays pending.
 fn acquire_pending_pages(state: &mut State, wanted: usize) -> Option<Pending<ChunkId>> {
     let page = state.page;
     let whole = |chunk| Some(state.whole_pages(chunk)).filter(|range| !range.is_empty());

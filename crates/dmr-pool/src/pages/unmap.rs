@@ -13,8 +13,8 @@ use crate::PoolResource;
 use crate::arena::Arena;
 use crate::span::{PageSlot, SpanMemory};
 
-/// An address that was taken off the queue of those that pages leave. Goes back to its end when this is
-/// dropped, unless its page was unmapped.
+/// An address that was taken off the queue of those that pages leave. Goes back to its end when
+/// this is dropped, unless its page was unmapped.
 struct Next<'p> {
     pages: &'p Pages,
     leaving: Option<Leaving>,
@@ -35,8 +35,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ///
     /// # Errors
     ///
-    /// The driver's first; the rest is unmapped all the same, and the next call tries again what could
-    /// not be.
+    /// The driver's first; the rest is unmapped all the same, and the next call tries again what
+    /// could not be.
     pub(crate) fn unmap_leaving(&self) -> ResourceResult<()> {
         let Some(paging) = self.paging() else { return Ok(()) };
         let (uses, count) = {
@@ -81,8 +81,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let state = arena.lock();
             [state.heap.newest_free_pages(paging.pages.size), state.heap.newest_free()]
         };
-        // Free pages first, and then all that is free or pending: a page that is merged with it can go
-        // back only then.
+        // Free pages first, and then all that is free or pending: a page that is merged with it can
+        // go back only then.
         for since in newest.into_iter().flatten() {
             // On an error they stay.
             let _ = self.uses().poll(&Dependencies::on(arena.home, since));
@@ -130,8 +130,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
     }
 
-    /// Returns spare pages that are no longer mapped anywhere to upstream, as long as more than `bytes`
-    /// bytes are reserved.
+    /// Returns spare pages that are no longer mapped anywhere to upstream, as long as more than
+    /// `bytes` bytes are reserved.
     pub(crate) fn destroy_spare(&self, bytes: u64) -> ResourceResult<()> {
         let Some(Paging { pages, memory }) = self.paging() else { return Ok(()) };
         let mut outcome = Ok(());

@@ -7,8 +7,8 @@ use super::{MIB, Stage};
 use crate::PoolConfig;
 use crate::tests::work::longest_hold;
 
-/// Looks at chunks during an allocation, a free or a report, at most, under one hold. Each takes some
-/// nanoseconds.
+/// Looks at chunks during an allocation, a free or a report, at most, under one hold. Each takes
+/// some nanoseconds.
 const BOUND: u64 = 25_000;
 /// Free chunks.
 const MANY: usize = 300_000;

@@ -1,5 +1,5 @@
-//! A pool on a simulated machine to which its blocks are reported: uses of bytes outside of a live block, and
-//! bytes of two blocks, are findings.
+//! A pool on a simulated machine to which its blocks are reported: uses of bytes outside of a live
+//! block, and bytes of two blocks, are findings.
 
 #![allow(dead_code, unused_imports, reason = "each test uses a part of it")]
 #![allow(unsafe_code, reason = "host functions, and work that may be out of order")]
@@ -44,8 +44,8 @@ pub(crate) fn pool_over(upstream: Upstream, rig: &Rig, config: PoolConfig) -> Po
     pool_with(upstream, rig, config, None)
 }
 
-/// A pool of this kind that reports to an observer, if there is one; else its upstream and the test report to
-/// the simulator.
+/// A pool of this kind that reports to an observer, if there is one; else its upstream and the test
+/// report to the simulator.
 pub(crate) fn pool_with(
     upstream: Upstream,
     rig: &Rig,
@@ -91,9 +91,9 @@ pub(crate) fn taken_from_upstream(pool: &Pool) -> u64 {
     if pool.stats().page_size > 0 { usage.reserved } else { usage.live }
 }
 
-/// Trims the pool to nothing. The first trim records the events that show that a stream is done with
-/// memory that it had borrowed, and the second may queue frees in upstream. Where work runs late these
-/// have executed only by the third.
+/// Trims the pool to nothing. The first trim records the events that show that a stream is done
+/// with memory that it had borrowed, and the second may queue frees in upstream. Where work runs
+/// late these have executed only by the third.
 pub(crate) fn trim_completely(rig: &Rig, pool: &Pool) {
     for _ in 0..3 {
         rig.device().synchronize().unwrap();

@@ -1,5 +1,5 @@
-//! An observer that checks the reports of a pool: it passes them on to the simulator, and work with a region
-//! notes itself whether it was done when the region was freed.
+//! An observer that checks the reports of a pool: it passes them on to the simulator, and work with
+//! a region notes itself whether it was done when the region was freed.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;

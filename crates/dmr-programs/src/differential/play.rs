@@ -55,8 +55,8 @@ impl Stage {
     ///
     /// # Errors
     ///
-    /// The failure of a program, except for races and wrong bytes: no stack may return an unexpected error,
-    /// count wrongly or keep memory, however its blocks are used.
+    /// The failure of a program, except for races and wrong bytes: no stack may return an
+    /// unexpected error, count wrongly or keep memory, however its blocks are used.
     pub fn play(&mut self, it: &Differential) -> Result<Observation, Failure> {
         let (rig, used) = self.rig.take().unwrap_or_else(|| (self.rig(it.program.seed), 0));
         let played = play_on(&rig, it)?;
@@ -132,7 +132,8 @@ impl Path {
         self.addresses.extend(address);
     }
 
-    /// Records the conflicts that the calls have reached and that are visible without the simulator.
+    /// Records the conflicts that the calls have reached and that are visible without the
+    /// simulator.
     fn reached(&mut self, counts: &Counts) {
         let seen = counts.conflicts.iter().filter(|(conflict, _)| **conflict != Conflict::Ladder);
         seen.for_each(|it| it.hash(&mut self.digest));

@@ -289,8 +289,8 @@ impl Draw {
         script.done()
     }
 
-    /// A use is held between its number and its record. Its stream continues meanwhile, and waits for
-    /// another stream: each of the two events then covers the other.
+    /// A use is held between its number and its record. Its stream continues meanwhile, and waits
+    /// for another stream: each of the two events then covers the other.
     fn overtaken_use(&mut self) -> Option<Vec<Line>> {
         let [home, other, last] = self.distinct_streams()?;
         let mut script = self.script_of_two()?;

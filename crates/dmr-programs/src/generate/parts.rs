@@ -6,8 +6,9 @@ use super::Draw;
 use crate::program::{Line, Part, Step, Used};
 
 impl Draw {
-    /// Draws a part of a block of this size, or the whole: quarters, which are neighbours and disjoint, halves,
-    /// which overlap them, single bytes at their ends, and ranges that end anywhere.
+    /// Draws a part of a block of this size, or the whole: quarters, which are neighbours and
+    /// disjoint, halves, which overlap them, single bytes at their ends, and ranges that end
+    /// anywhere.
     pub(super) fn part(&mut self, bytes: usize) -> Option<Part> {
         if !self.random.one_in(3) || bytes < 16 {
             return None;
@@ -27,8 +28,8 @@ impl Draw {
         Some(Part { start, end: start + len })
     }
 
-    /// Two streams have windows on disjoint parts of a block; a third one uses parts of both, the whole is used,
-    /// and the block may be freed meanwhile.
+    /// Two streams have windows on disjoint parts of a block; a third one uses parts of both, the
+    /// whole is used, and the block may be freed meanwhile.
     pub(super) fn parts(&mut self) -> Option<Vec<Line>> {
         let [home, a, b] = self.distinct_streams()?;
         let mut script = self.script();

@@ -1,4 +1,5 @@
-//! Builds the lines of a fragment: of one thread, or of one that is held and another that overtakes it.
+//! Builds the lines of a fragment: of one thread, or of one that is held and another that overtakes
+//! it.
 
 use dmr_core::Access;
 

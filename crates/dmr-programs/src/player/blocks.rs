@@ -71,8 +71,8 @@ impl Player {
         self.report_allocated(state.fact(block.generation()));
         let held = Held { block, whole: None, home: Some(lease), is_private: false };
         if let Some(displaced) = state.blocks.insert(name, held) {
-            // Each name is used once. In a hand-written program that uses a name twice, the first block
-            // is lost, which the accounting reports.
+            // Each name is used once. In a hand-written program that uses a name twice, the first
+            // block is lost, which the accounting reports.
             drop(displaced);
         }
         Ok(())

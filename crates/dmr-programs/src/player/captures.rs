@@ -53,8 +53,8 @@ impl Player {
         Ok(())
     }
 
-    /// Ends that capture, which must be valid unless a call that had queried the stream before it began has
-    /// waited on the stream.
+    /// Ends that capture, which must be valid unless a call that had queried the stream before it
+    /// began has waited on the stream.
     pub(super) fn end_capture_of(&self, at: usize, stream: usize) -> Played {
         let Some(lease) = self.state().lease(stream) else { return Ok(()) };
         self.end_capture_of_slot(at, slot_of(&lease))
@@ -88,8 +88,8 @@ impl Player {
     }
 
     /// Errors if a call of the library, which has just returned, has ended a capture, or has made
-    /// another stream join one. A call that was in progress when its stream began to capture may have
-    /// ended that capture, if it was refused.
+    /// another stream join one. A call that was in progress when its stream began to capture may
+    /// have ended that capture, if it was refused.
     pub(super) fn check_captures(&self, at: usize, was_refused: bool) -> Played {
         let mut state = self.state();
         let ended = |text: &str| {
@@ -136,8 +136,8 @@ impl Player {
         Ok(())
     }
 
-    /// Returns whether a call may return this error because a stream of the program captures, or began
-    /// to capture while the step was in progress.
+    /// Returns whether a call may return this error because a stream of the program captures, or
+    /// began to capture while the step was in progress.
     pub(super) fn is_capture_refusal(&self, at: usize, error: &ResourceError) -> bool {
         let state = self.state();
         let began = state.captures_before(at);

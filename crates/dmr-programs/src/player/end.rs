@@ -12,9 +12,9 @@ use crate::failure::{Failure, FailureKind};
 use crate::stack::Pool;
 use crate::watch;
 
-/// The number of trims at the end. The first one records an event that shows whether a stream has finished with
-/// its borrowed chunks; and a free that an upstream has queued for the second has not executed before the third,
-/// where work runs late.
+/// The number of trims at the end. The first one records an event that shows whether a stream has
+/// finished with its borrowed chunks; and a free that an upstream has queued for the second has not
+/// executed before the third, where work runs late.
 const TRIMS: usize = 3;
 
 impl Player {

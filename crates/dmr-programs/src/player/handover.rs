@@ -23,7 +23,8 @@ pub enum Hazard {
     WriteAfterRead,
     /// A late write, then another write: with a race, the bytes of the first write remain.
     WriteAfterWrite,
-    /// A late read, then a free, and a write to the next block with the memory: with a race, the read finds that write.
+    /// A late read, then a free, and a write to the next block with the memory: with a race, the
+    /// read finds that write.
     UseAfterFree,
     /// A late read of the previous block with the memory on the stream that allocates, then a write
     /// to the new block on another stream: with a race, the read finds that write.

@@ -40,8 +40,8 @@ impl Player {
         self.expect_injected(at, call, error)
     }
 
-    /// Returns whether the stream of a lease was retired although a call on it had not returned, without waiting
-    /// for the call.
+    /// Returns whether the stream of a lease was retired although a call on it had not returned,
+    /// without waiting for the call.
     pub(super) fn is_retired_in_use(&self, lease: &StreamLease) -> bool {
         self.is_retired(lease) && !self.state().retired_in_time.contains(&lease.id())
     }

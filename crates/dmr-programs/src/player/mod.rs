@@ -56,7 +56,8 @@ pub struct Options {
     pub listener: Option<Arc<dyn WorkListener>>,
     /// `true` if the simulator's reports name the steps. Slow.
     pub labels: bool,
-    /// The number of a use, from 0, whose declaration is omitted: the work is submitted all the same.
+    /// The number of a use, from 0, whose declaration is omitted: the work is submitted all the
+    /// same.
     pub undeclared: Option<u64>,
 }
 
@@ -170,8 +171,9 @@ impl Player {
         }
     }
 
-    /// Executes a call of the library: its driver calls are counted, held and failed as in the line.
-    /// Afterwards all captures must be valid, and the thread's capture mode must be unchanged.
+    /// Executes a call of the library: its driver calls are counted, held and failed as in the
+    /// line. Afterwards all captures must be valid, and the thread's capture mode must be
+    /// unchanged.
     fn library<T, E>(
         &self,
         at: usize,

@@ -1,4 +1,5 @@
-//! Steps about pinned memory: allocate, copy to and from the device, read and write on the host, drop.
+//! Steps about pinned memory: allocate, copy to and from the device, read and write on the host,
+//! drop.
 
 use std::sync::Arc;
 
@@ -120,8 +121,8 @@ impl Player {
         })
     }
 
-    /// Works with pinned memory on a stream. No other thread can use the memory meanwhile, as the borrow
-    /// checker would enforce.
+    /// Works with pinned memory on a stream. No other thread can use the memory meanwhile, as the
+    /// borrow checker would enforce.
     fn with_pinned(
         &self,
         at: usize,

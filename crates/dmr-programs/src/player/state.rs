@@ -112,7 +112,8 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Returns whether another stream's use of overlapping bytes must come after it, because one of the two writes.
+    /// Returns whether another stream's use of overlapping bytes must come after it, because one of
+    /// the two writes.
     pub(crate) fn is_before(&self, used: &Use, stream: usize) -> bool {
         self.stream != stream
             && self.access.conflicts_with(used.access)

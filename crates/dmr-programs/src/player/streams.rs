@@ -74,8 +74,8 @@ impl Player {
         }
     }
 
-    /// Takes a lease away from a stream of the program, unless the stream captures or its home work is
-    /// not declared.
+    /// Takes a lease away from a stream of the program, unless the stream captures or its home work
+    /// is not declared.
     fn take_away(&self, stream: usize) -> Option<Arc<dmr_streams::StreamLease>> {
         let mut state = self.state();
         let lease = state.lease(stream)?;

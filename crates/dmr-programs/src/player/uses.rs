@@ -15,8 +15,8 @@ use crate::failure::{Failure, FailureKind};
 use crate::program::Used;
 use crate::watch;
 
-/// The number of changes of a block's churn by one use of a single thread: a call that opens a window, the
-/// window, and a call that closes it.
+/// The number of changes of a block's churn by one use of a single thread: a call that opens a
+/// window, the window, and a call that closes it.
 const CHURN_OF_A_USE: u64 = 5;
 
 impl Player {

@@ -238,7 +238,8 @@ fn nearest(plan: Plan<'_>, element: Element, geometry: Geometry) -> Launch {
     launch
 }
 
-/// Launches `(w_out, h_out, align_corners, has_scale_h, scale_h, has_scale_w, scale_w, info, src, dst)`.
+/// Launches
+/// `(w_out, h_out, align_corners, has_scale_h, scale_h, has_scale_w, scale_w, info, src, dst)`.
 fn bilinear(plan: Plan<'_>, element: Element, geometry: Geometry) -> Launch {
     let mut launch = plan.launch(geometry.variant);
     let source = geometry.shape(&[BATCH, CHANNELS_IN, HEIGHT, WIDTH]);

@@ -45,7 +45,8 @@ fn start(plan: Plan<'_>, variant: &'static str, shape: &Shape) -> Launch {
     launch
 }
 
-/// Launches `(numel, num_dims, info, [parameter], inp, out)`: dense, strided, without shape, in place.
+/// Launches `(numel, num_dims, info, [parameter], inp, out)`: dense, strided, without shape, in
+/// place.
 fn unary(plan: Plan<'_>, source: Element, target: Element, parameter: Option<f64>) -> Vec<Launch> {
     let mut launches = Vec::new();
     for variant in ["dense", "strided", "flat", "in place"] {

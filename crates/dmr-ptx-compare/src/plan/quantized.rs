@@ -151,8 +151,9 @@ fn matrix_vector(plan: Plan<'_>, format: Format, columns: usize) -> Launch {
     launch
 }
 
-/// Launches `(vx, vy, dst, ncols_x, nrows_x, ncols_y, nrows_y, nrows_dst)`. The rows fill whole tiles: in a part
-/// of a tile these kernels read shared memory that they have not written, and drop the results.
+/// Launches `(vx, vy, dst, ncols_x, nrows_x, ncols_y, nrows_y, nrows_dst)`. The rows fill whole
+/// tiles: in a part of a tile these kernels read shared memory that they have not written, and drop
+/// the results.
 fn matrix_matrix(plan: Plan<'_>, format: Format) -> Launch {
     let mut launch = plan.launch("tiles");
     let [rows, columns] = [128, 67];

@@ -21,7 +21,8 @@ pub(super) fn launches(plan: Plan<'_>) -> Option<Vec<Launch>> {
     })
 }
 
-/// Launches `(src_numel, el_to_sum_per_block, num_dims, info, src, dst)`, one block for each result.
+/// Launches `(src_numel, el_to_sum_per_block, num_dims, info, src, dst)`, one block for each
+/// result.
 fn fast(plan: Plan<'_>, element: Element, target: Element, styles: &[Style]) -> Vec<Launch> {
     let mut launches = Vec::new();
     for style in styles {

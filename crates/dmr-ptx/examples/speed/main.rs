@@ -1,5 +1,5 @@
-//! Prints how many instructions of threads a second the interpreter executes, for several kernels, each with all checks
-//! and with none; with an argument, only that kernel.
+//! Prints how many instructions of threads a second the interpreter executes, for several kernels,
+//! each with all checks and with none; with an argument, only that kernel.
 
 #![allow(clippy::print_stdout, reason = "a program that prints its measurement")]
 
@@ -68,7 +68,8 @@ impl GlobalMemory for Bytes {
     }
 }
 
-/// A clock of the time that the process has run on a core; of all time, on other systems than Linux.
+/// A clock of the time that the process has run on a core; of all time, on other systems than
+/// Linux.
 struct Clock {
     start: Instant,
     ran: Option<u64>,

@@ -1,7 +1,7 @@
 //! Approximations: `div`, `rcp`, `sqrt`, `rsqrt`, `sin`, `cos`, `lg2`, `ex2`, `tanh`.
 //!
-//! The hardware's results come from tables and differ between generations. Here a result is computed in `f64` and
-//! rounded once, which keeps the bounds of the PTX ISA:
+//! The hardware's results come from tables and differ between generations. Here a result is
+//! computed in `f64` and rounded once, which keeps the bounds of the PTX ISA:
 //!
 //! | instruction | maximum error in the ISA |
 //! | --- | --- |
@@ -159,7 +159,8 @@ impl Op {
     }
 }
 
-/// Returns the quotient of `div.approx`: a divisor above 2^126 gives zero, or NaN for an infinite dividend.
+/// Returns the quotient of `div.approx`: a divisor above 2^126 gives zero, or NaN for an infinite
+/// dividend.
 fn quotient(a: u64, b: u64) -> u64 {
     let a = float(a);
     let b = float(b);
@@ -184,7 +185,8 @@ fn function(operator: Operator, x: f64) -> f64 {
     }
 }
 
-/// Returns an angle as the hardware takes it: in turns, rounded to `f32`; the whole ones do not count.
+/// Returns an angle as the hardware takes it: in turns, rounded to `f32`; the whole ones do not
+/// count.
 fn turns(x: f64) -> f64 {
     const TURNS_PER_RADIAN: f32 = f32::from_bits(0x3e22_f983);
     let turns = F32.load(F32.flush(F32.store(x * f64::from(TURNS_PER_RADIAN), Rounding::Zero)));

@@ -146,7 +146,8 @@ impl Op {
     }
 }
 
-/// Returns the position of the highest bit that is not the sign, or how far it is from the top; all ones if none.
+/// Returns the position of the highest bit that is not the sign, or how far it is from the top; all
+/// ones if none.
 fn find(a: u64, bits: u32, signed: bool, shift_amount: bool) -> u64 {
     let a = low(if signed && a >> (bits - 1) & 1 != 0 { !a } else { a }, bits);
     match a.checked_ilog2() {
@@ -156,7 +157,8 @@ fn find(a: u64, bits: u32, signed: bool, shift_amount: bool) -> u64 {
     }
 }
 
-/// Returns the position of the n-th set bit from `base` on, upwards or downwards; all ones if there is none.
+/// Returns the position of the n-th set bit from `base` on, upwards or downwards; all ones if there
+/// is none.
 fn nth_set(mask: u64, base: u64, offset: u64) -> u64 {
     let none = 0xffff_ffff;
     let offset = offset as u32 as i32;
@@ -183,13 +185,14 @@ fn nth_set(mask: u64, base: u64, offset: u64) -> u64 {
     none
 }
 
-/// Returns a position or a length: in 32 bits its low 8 bits count; in 64 bits, which are compiled to several
-/// instructions, all do.
+/// Returns a position or a length: in 32 bits its low 8 bits count; in 64 bits, which are compiled
+/// to several instructions, all do.
 fn amount(x: u64, bits: u32) -> u32 {
     if bits == 32 { x as u32 & 0xff } else { (x as u32).min(0xff) }
 }
 
-/// Returns a field of `a`, with copies of its sign bit above; a field over the top has copies of the top bit.
+/// Returns a field of `a`, with copies of its sign bit above; a field over the top has copies of
+/// the top bit.
 fn extract(a: u64, position: u64, length: u64, bits: u32, signed: bool) -> u64 {
     let position = amount(position, bits);
     let length = amount(length, bits);

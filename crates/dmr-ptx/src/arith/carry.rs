@@ -1,6 +1,8 @@
-//! Arithmetic with the carry flag of each lane: `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc`, `madc`.
+//! Arithmetic with the carry flag of each lane: `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc`,
+//! `madc`.
 //!
-//! A subtraction clears the flag if it borrows: it adds the complement. Compilers read a borrow by `addc`.
+//! A subtraction clears the flag if it borrows: it adds the complement. Compilers read a borrow by
+//! `addc`.
 
 use super::integer::low;
 use super::io::Io;

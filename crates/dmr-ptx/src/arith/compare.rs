@@ -24,7 +24,8 @@ enum Use {
 pub(super) struct Op {
     used: Use,
     ty: Type,
-    /// The relations for which the comparison holds: bits [`LESS`], [`EQUAL`], [`GREATER`], [`UNORDERED`].
+    /// The relations for which the comparison holds: bits [`LESS`], [`EQUAL`], [`GREATER`],
+    /// [`UNORDERED`].
     holds: u8,
     combine: Option<Combine>,
     ftz: bool,

@@ -259,7 +259,8 @@ impl Op {
         } else if (from, to) == (BF16, F32) && !self.ftz && !self.sat {
             return bits << 16;
         } else if to == TF32 && self.rounding == Rounding::NearestAway {
-            // The low bits are cut off; with `.satfinite` what is not less than infinity is one less.
+            // The low bits are cut off; with `.satfinite` what is not less than infinity is one
+            // less.
             let kept = bits >> 13;
             return if self.satfinite { kept - 1 } else { kept };
         } else {
@@ -282,7 +283,8 @@ impl Op {
 
     /// Converts to an integer: NaN and values out of range as the PTX ISA says for `cvt`.
     fn to_integer(self, io: &mut Io<'_>, from: Format, bits: u32, signed: bool) {
-        // "Zero if source is not .f64 and destination is not .s64, .u64; otherwise 1 << (BitWidth(dst) - 1)".
+        // "Zero if source is not .f64 and destination is not .s64, .u64; otherwise 1 <<
+        // (BitWidth(dst) - 1)".
         let nan = if from == F64 || bits == 64 { 1 << (bits - 1) } else { 0 };
         let nan = extended(nan, bits, signed);
         // The common ones, in one instruction of the machine.

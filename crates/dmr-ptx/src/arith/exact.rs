@@ -1,4 +1,5 @@
-//! Exact results of floating-point operations, and their one rounding to a format, in every rounding mode.
+//! Exact results of floating-point operations, and their one rounding to a format, in every
+//! rounding mode.
 
 use super::modifiers::Rounding;
 
@@ -9,7 +10,8 @@ pub(super) struct Format {
     pub(super) exponent_bits: u32,
     /// The canonical NaN.
     pub(super) nan: u64,
-    /// The greatest finite value. Where the format has infinities, the next bit pattern is infinity.
+    /// The greatest finite value. Where the format has infinities, the next bit pattern is
+    /// infinity.
     pub(super) greatest: u64,
 }
 
@@ -77,8 +79,8 @@ impl Format {
         nan | 1 << (self.fraction_bits - 1)
     }
 
-    /// Returns whether a value is below the least normal one when it is rounded as if exponents had no bound. It is
-    /// exact, or rounded to odd.
+    /// Returns whether a value is below the least normal one when it is rounded as if exponents had
+    /// no bound. It is exact, or rounded to odd.
     #[inline(always)]
     pub(super) fn is_tiny(self, value: f64, rounding: Rounding) -> bool {
         let least = f64::from_bits((1024 - self.bias()) << 52);
@@ -137,7 +139,8 @@ impl Format {
         }
         let sign = (bits & self.sign()) << (63 - self.fraction_bits - self.exponent_bits);
         let magnitude = bits & (self.sign() - 1);
-        // Read as an `f64` with the same fraction and exponent, it is too small by a power of two: subnormals too.
+        // Read as an `f64` with the same fraction and exponent, it is too small by a power of two:
+        // subnormals too.
         let scale = f64::from_bits((1023 + 1023 - self.bias()) << 52);
         let scaled = f64::from_bits(magnitude << (52 - self.fraction_bits)) * scale;
         let value = if magnitude <= self.greatest {
@@ -205,7 +208,8 @@ impl Format {
     }
 }
 
-/// An exact value: `significand * 2^exponent`. Bits below the significand are represented by its lowest bit, set.
+/// An exact value: `significand * 2^exponent`. Bits below the significand are represented by its
+/// lowest bit, set.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exact {
     pub(super) negative: bool,
@@ -248,7 +252,8 @@ impl Exact {
         Self { negative: self.negative, exponent: self.exponent - shift, significand }
     }
 
-    /// Returns the sum of two values with at most 106 bits each. The rounding mode decides the sign of a zero.
+    /// Returns the sum of two values with at most 106 bits each. The rounding mode decides the sign
+    /// of a zero.
     fn plus(self, other: Self, rounding: Rounding) -> Self {
         if self.significand == 0 && other.significand == 0 {
             let negative = if self.negative == other.negative {
@@ -262,8 +267,9 @@ impl Exact {
         } else if other.significand == 0 {
             return self;
         }
-        // With its top at bit 125 a value of 106 bits has 20 zeros below: a shift that loses bits is so long that a
-        // difference loses at most one bit at the top, and the lowest bit is far below what rounding looks at.
+        // With its top at bit 125 a value of 106 bits has 20 zeros below: a shift that loses bits
+        // is so long that a difference loses at most one bit at the top, and the lowest bit is far
+        // below what rounding looks at.
         let a = self.with_top_at(125);
         let b = other.with_top_at(125);
         let (large, small) = if (a.exponent, a.significand) >= (b.exponent, b.significand) {
@@ -281,7 +287,8 @@ impl Exact {
         Self { negative, exponent: large.exponent, significand }
     }
 
-    /// Returns the quotient of two values with at most 53 bits each, to 73 bits or more. `other` is not zero.
+    /// Returns the quotient of two values with at most 53 bits each, to 73 bits or more. `other` is
+    /// not zero.
     fn over(self, other: Self) -> Self {
         let negative = self.negative != other.negative;
         if self.significand == 0 {
@@ -294,7 +301,8 @@ impl Exact {
         Self { negative, exponent: a.exponent - b.exponent, significand }
     }
 
-    /// Returns the square root of a value with at most 53 bits that is not negative, to 62 bits or more.
+    /// Returns the square root of a value with at most 53 bits that is not negative, to 62 bits or
+    /// more.
     fn square_root(self) -> Self {
         if self.significand == 0 {
             return self;
@@ -313,7 +321,8 @@ impl Exact {
         }
     }
 
-    /// Rounds to a format. An overflow is infinity or the greatest finite value, as the rounding mode demands.
+    /// Rounds to a format. An overflow is infinity or the greatest finite value, as the rounding
+    /// mode demands.
     pub(super) fn round(self, format: Format, rounding: Rounding) -> u64 {
         let sign = if self.negative { format.sign() } else { 0 };
         if self.significand == 0 {
@@ -424,7 +433,8 @@ pub(super) fn rounded(
     exact.round(format, rounding)
 }
 
-/// Returns a product that is NaN or infinite only where the exact one is: a finite one may not overflow.
+/// Returns a product that is NaN or infinite only where the exact one is: a finite one may not
+/// overflow.
 fn special_product(a: f64, b: f64) -> f64 {
     if a.is_finite() && b.is_finite() { 0.0 } else { a * b }
 }

@@ -1,4 +1,5 @@
-//! Floating-point `add`, `sub`, `mul`, `fma`, `mad`, `div`, `rcp`, `sqrt`, rounded as IEEE 754 demands, on every format.
+//! Floating-point `add`, `sub`, `mul`, `fma`, `mad`, `div`, `rcp`, `sqrt`, rounded as IEEE 754
+//! demands, on every format.
 
 use std::cell::Cell;
 
@@ -37,7 +38,8 @@ pub(super) fn format_of(ty: Type) -> Option<(Format, bool)> {
     })
 }
 
-/// Decodes an instruction that rounds exactly; the approximations of the same names belong to another family.
+/// Decodes an instruction that rounds exactly; the approximations of the same names belong to
+/// another family.
 pub(super) fn decode(words: &Modifiers<'_>) -> Option<Result<Arith, String>> {
     let known = match words.name {
         "add" | "sub" | "mul" | "mad" | "fma" => {
@@ -65,7 +67,8 @@ fn decode_float(mut words: Modifiers<'_>) -> Result<Arith, String> {
         _ => (Basic::Sqrt, 1),
     };
     let half = format == F16 || format == BF16;
-    // The ISA demands a mode for `mad.f32` too, but its assembler accepts the instruction without one.
+    // The ISA demands a mode for `mad.f32` too, but its assembler accepts the instruction without
+    // one.
     if basic == Basic::Fma && rounding.is_none() && (words.name, ty) != ("mad", Type::F32) {
         return Err(format!("{} needs a rounding mode", words.name));
     }
@@ -184,8 +187,8 @@ impl Op {
 
     /// Rounds to nearest in a half format: in `f64`, then once to the format.
     ///
-    /// A sum or product of halves is exact in `f64`, or is rounded there to more than twice the format's precision
-    /// and two bits, so that the second rounding gives what one rounding gives.
+    /// A sum or product of halves is exact in `f64`, or is rounded there to more than twice the
+    /// format's precision and two bits, so that the second rounding gives what one rounding gives.
     fn halves<const BF: bool>(self, io: &mut Io<'_>) {
         let format = half_format(BF);
         let pair = self.pair;
@@ -261,9 +264,11 @@ impl Op {
         self.finish(result)
     }
 
-    /// Returns the zero that the result of `.ftz` is, if the result is tiny: the rounded one may be normal.
+    /// Returns the zero that the result of `.ftz` is, if the result is tiny: the rounded one may be
+    /// normal.
     fn flushed_before_rounding(self, [a, b, c]: [f64; 3]) -> Option<u64> {
-        // A quotient of two values of 24 bits is not so near to a power of two that `f64` rounds it to one.
+        // A quotient of two values of 24 bits is not so near to a power of two that `f64` rounds it
+        // to one.
         let exact = match self.basic {
             Basic::Mul => a * b,
             Basic::Fma => fused_odd(a, b, c),
@@ -316,14 +321,15 @@ pub(super) fn float(bits: u64) -> f32 {
     f32::from_bits(bits as u32)
 }
 
-/// Returns the bits; every NaN is `0x7fffffff` (PTX ISA, "Floating point instructions": payloads are not preserved).
+/// Returns the bits; every NaN is `0x7fffffff` (PTX ISA, "Floating point instructions": payloads
+/// are not preserved).
 #[inline(always)]
 pub(super) fn canonical(x: f32) -> u64 {
     if x.is_nan() { F32.nan } else { u64::from(x.to_bits()) }
 }
 
-/// Returns the bits of a result in `f64`: NaN is the first NaN of the operands, made quiet, or the one that the
-/// hardware makes.
+/// Returns the bits of a result in `f64`: NaN is the first NaN of the operands, made quiet, or the
+/// one that the hardware makes.
 #[inline(always)]
 pub(super) fn double(x: f64, operands: [u64; 3]) -> u64 {
     if x.is_nan() { double_nan(operands) } else { x.to_bits() }
@@ -345,8 +351,8 @@ fn double_nan(operands: [u64; 3]) -> u64 {
     operands.into_iter().find(|bits| F64.is_nan(*bits)).map_or(F64.nan, |bits| F64.quiet(bits))
 }
 
-/// Returns whether a sum that was rounded to `f64` may round to another `f32` than the exact sum: if it is in the middle
-/// of two that are normal, or is so small that the middles are elsewhere.
+/// Returns whether a sum that was rounded to `f64` may round to another `f32` than the exact sum:
+/// if it is in the middle of two that are normal, or is so small that the middles are elsewhere.
 #[inline(always)]
 fn may_round_twice(sum: f64) -> bool {
     let bits = sum.to_bits();
@@ -361,8 +367,9 @@ fn fused(a: f32, b: f32, c: f32) -> f32 {
     fused_odd(f64::from(a), f64::from(b), f64::from(c)) as f32
 }
 
-/// Returns `a * b + c` rounded to odd, for a product that `f64` holds exactly: the neighbour whose last bit is set,
-/// if it is inexact. A second rounding to a format with two bits less or fewer then gives what one rounding gives.
+/// Returns `a * b + c` rounded to odd, for a product that `f64` holds exactly: the neighbour whose
+/// last bit is set, if it is inexact. A second rounding to a format with two bits less or fewer
+/// then gives what one rounding gives.
 #[inline(always)]
 fn fused_odd(a: f64, b: f64, c: f64) -> f64 {
     let product = a * b;

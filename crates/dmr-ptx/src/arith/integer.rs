@@ -1,4 +1,5 @@
-//! Integer arithmetic: `add`, `sub`, `mul`, `mad`, `mul24`, `mad24`, `sad`, `div`, `rem`, `abs`, `neg`, `min`, `max`.
+//! Integer arithmetic: `add`, `sub`, `mul`, `mad`, `mul24`, `mad24`, `sad`, `div`, `rem`, `abs`,
+//! `neg`, `min`, `max`.
 
 use super::io::Io;
 use super::modifiers::{Modifiers, flag};
@@ -38,7 +39,8 @@ pub(super) struct Op {
     relu: bool,
 }
 
-/// Decodes an instruction whose type is an integer; other types of the same names belong to other families.
+/// Decodes an instruction whose type is an integer; other types of the same names belong to other
+/// families.
 pub(super) fn decode(words: &Modifiers<'_>) -> Option<Result<Arith, String>> {
     use Type::{S16, S16x2, S32, S64, U16, U16x2, U32, U64};
     let ty = *words.types().first()?;

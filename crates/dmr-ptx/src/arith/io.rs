@@ -82,7 +82,8 @@ impl<'a> Io<'a> {
         });
     }
 
-    /// Computes the result from the first three sources and a flag of the lane, which `f` returns changed.
+    /// Computes the result from the first three sources and a flag of the lane, which `f` returns
+    /// changed.
     #[inline(always)]
     pub(super) fn three_with_flag(
         &mut self,

@@ -1,4 +1,5 @@
-//! Logic, shifts, byte permutation and selection: `and` to `lop3`, `shl`, `shr`, `shf`, `prmt`, `mov`, `selp`.
+//! Logic, shifts, byte permutation and selection: `and` to `lop3`, `shl`, `shr`, `shf`, `prmt`,
+//! `mov`, `selp`.
 
 use super::integer::low;
 use super::io::Io;
@@ -193,7 +194,8 @@ fn lop3(a: u64, b: u64, c: u64, table: u64) -> u64 {
 /// Returns four bytes of the eight of `a` and `b`.
 fn permute(a: u64, b: u64, selector: u32, mode: Permute) -> u64 {
     let bytes = b << 32 | a;
-    // The bytes to select, the lowest last; each row is for one value of the selector's low two bits.
+    // The bytes to select, the lowest last; each row is for one value of the selector's low two
+    // bits.
     let row = selector as usize & 3;
     let selected = match mode {
         Permute::Selector => selector,

@@ -1,7 +1,8 @@
 //! Arithmetic, conversion and bit instructions, on the lanes of registers.
 //!
-//! [`decode`] turns an opcode into an [`Arith`]; [`Arith::operands`] says which operands it has; [`Arith::eval`] runs it
-//! for the lanes of a mask. All are pure functions: the only state is the carry flag of each lane.
+//! [`decode`] turns an opcode into an [`Arith`]; [`Arith::operands`] says which operands it has;
+//! [`Arith::eval`] runs it for the lanes of a mask. All are pure functions: the only state is the
+//! carry flag of each lane.
 #![doc = include_str!("hardware.md")]
 
 mod approx;
@@ -37,8 +38,8 @@ pub(crate) struct Arith {
 
 /// The operands of an operation, in the order in which PTX writes them.
 ///
-/// An immediate operand is fetched with the type given here. Where that type is an integer, an immediate is
-/// sign-extended or truncated to its size. Every operand is 32 lanes, immediates too.
+/// An immediate operand is fetched with the type given here. Where that type is an integer, an
+/// immediate is sign-extended or truncated to its size. Every operand is 32 lanes, immediates too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Operands {
     results: [Type; 2],
@@ -49,9 +50,10 @@ pub(crate) struct Operands {
     /// The number of sources that an instruction may have, and how many of them it must have.
     pub(crate) source_count: usize,
     pub(crate) required_sources: usize,
-    /// Set if the result is the whole destination register: a conversion to an integer is extended to the width of
-    /// the register. The result is then extended to 64 bits, and the caller truncates it to the register's width.
-    /// All other results are as wide as their type, and zero above.
+    /// Set if the result is the whole destination register: a conversion to an integer is extended
+    /// to the width of the register. The result is then extended to 64 bits, and the caller
+    /// truncates it to the register's width. All other results are as wide as their type, and zero
+    /// above.
     pub(crate) extends: bool,
 }
 
@@ -121,8 +123,8 @@ enum Operation {
 
 /// Decodes an opcode: `decode("add", &["rn", "ftz", "f32"])`.
 ///
-/// Returns `None` if `name` is no arithmetic instruction, and an error that names the instruction and what of it is
-/// not supported.
+/// Returns `None` if `name` is no arithmetic instruction, and an error that names the instruction
+/// and what of it is not supported.
 pub(crate) fn decode(name: &str, modifiers: &[&str]) -> Option<Result<Arith, String>> {
     if !is_arithmetic(name) {
         return None;
@@ -170,8 +172,8 @@ impl Arith {
         matches!(self.operation, Operation::Carry(_))
     }
 
-    /// Returns whether the operation moves and combines single bits, so that inverting a source bit shows which bits of the
-    /// results depend on it.
+    /// Returns whether the operation moves and combines single bits, so that inverting a source bit
+    /// shows which bits of the results depend on it.
     pub(crate) fn moves_bits(&self) -> bool {
         match self.operation {
             Operation::Logic(op) => op.moves_bits(),
@@ -181,12 +183,14 @@ impl Arith {
         }
     }
 
-    /// Computes the results of the lanes in `mask`; other lanes of `result` and `second` keep their values.
+    /// Computes the results of the lanes in `mask`; other lanes of `result` and `second` keep their
+    /// values.
     ///
     /// `sources` are as many as the instruction has, between [`Operands::required_sources`] and
-    /// [`Operands::source_count`]; a missing source reads as zero. A negated predicate `!p` is passed as its
-    /// complement. `second` is written if and only if the operation may have a second result. Bit `n` of `carry` is
-    /// the condition code register's carry flag (`CC.CF`) of lane `n`.
+    /// [`Operands::source_count`]; a missing source reads as zero. A negated predicate `!p` is
+    /// passed as its complement. `second` is written if and only if the operation may have a second
+    /// result. Bit `n` of `carry` is the condition code register's carry flag (`CC.CF`) of lane
+    /// `n`.
     pub(crate) fn eval(
         &self,
         sources: &[&Lanes],

@@ -140,8 +140,8 @@ impl<'a> Modifiers<'a> {
         self.flags & flag != 0
     }
 
-    /// Errors if there is a flag that is not in `allowed`, or a rounding mode, comparison, combination or class: the
-    /// instruction's decoder takes those that it has before.
+    /// Errors if there is a flag that is not in `allowed`, or a rounding mode, comparison,
+    /// combination or class: the instruction's decoder takes those that it has before.
     pub(super) fn only(&self, allowed: u32) -> Result<(), String> {
         if let Some((word, _)) =
             flag::WORDS.iter().find(|(_, bit)| self.flags & !allowed & bit != 0)

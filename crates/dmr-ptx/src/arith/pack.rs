@@ -38,7 +38,8 @@ pub(super) fn decode(words: &Modifiers<'_>) -> Result<Arith, String> {
 impl Op {
     pub(super) fn eval(self, io: &mut Io<'_>) {
         let Self { bits, signed } = self;
-        // The first operand is the upper value; what is left above the two comes from the low bits of the third.
+        // The first operand is the upper value; what is left above the two comes from the low bits
+        // of the third.
         io.three(|a, b, c| {
             let narrow = |x| low(clamp(number(x, 32, true), bits, signed), bits);
             low(narrow(b) | narrow(a) << bits | c << (2 * bits), 32)

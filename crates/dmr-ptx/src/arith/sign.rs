@@ -1,4 +1,5 @@
-//! Floating-point `min`, `max`, `abs`, `neg`, `copysign`, `testp`: selections, changes of the sign, properties.
+//! Floating-point `min`, `max`, `abs`, `neg`, `copysign`, `testp`: selections, changes of the sign,
+//! properties.
 
 use super::exact::{BF16, F16, F32, F64, Format};
 use super::float::format_of;
@@ -91,7 +92,8 @@ fn decode_sign(mut words: Modifiers<'_>) -> Result<Arith, String> {
     };
     words.only(allowed)?;
     let xorsign = words.has(flag::XORSIGN);
-    // `.xorsign.abs` is one modifier of two words; the name of the instruction `abs` is no modifier.
+    // `.xorsign.abs` is one modifier of two words; the name of the instruction `abs` is no
+    // modifier.
     if xorsign != words.has(flag::ABS) || ty == Type::F32x2 {
         return Err(format!("{}: these modifiers are not supported for {ty:?}", words.name));
     }
@@ -147,7 +149,8 @@ impl Op {
         if self.ftz { self.format.flush(bits) } else { bits }
     }
 
-    /// Returns `changed`, which is `bits` with another sign; a NaN is the canonical one, or keeps its sign in `f64`.
+    /// Returns `changed`, which is `bits` with another sign; a NaN is the canonical one, or keeps
+    /// its sign in `f64`.
     #[inline(always)]
     fn with_sign(self, bits: u64, changed: u64) -> u64 {
         if !self.format.is_nan(bits) {

@@ -1,4 +1,5 @@
-//! SIMD video instructions, which the byte and half-word intrinsics of CUDA compile to: `vadd2` to `vset4`.
+//! SIMD video instructions, which the byte and half-word intrinsics of CUDA compile to: `vadd2` to
+//! `vset4`.
 
 use super::integer::low;
 use super::io::Io;

@@ -62,7 +62,8 @@ impl Change {
         })
     }
 
-    /// Returns the new value of an element of `bits` bits, 64 or fewer, in global or in shared memory.
+    /// Returns the new value of an element of `bits` bits, 64 or fewer, in global or in shared
+    /// memory.
     #[inline]
     pub(super) fn apply(
         &self,

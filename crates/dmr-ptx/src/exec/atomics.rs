@@ -55,8 +55,8 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// Runs an atomic instruction on one element of 64 bits or fewer. Lanes of the same address make one access to
-    /// memory, in which they follow each other.
+    /// Runs an atomic instruction on one element of 64 bits or fewer. Lanes of the same address
+    /// make one access to memory, in which they follow each other.
     fn atomic_words(
         &mut self,
         common: &mut Common,

@@ -95,7 +95,8 @@ impl Common {
         }
     }
 
-    /// Returns the number of threads that a barrier is for at which some have arrived; `None` for all of the block.
+    /// Returns the number of threads that a barrier is for at which some have arrived; `None` for
+    /// all of the block.
     pub(super) fn waits_for(&self, id: u32) -> Option<Option<u32>> {
         (self.arrived >> id & 1 != 0).then(|| self.barriers[id as usize].threads)
     }
@@ -105,7 +106,8 @@ impl Common {
         self.order.arrive(warp as usize, &mut self.barriers[id as usize].ahead);
     }
 
-    /// Counts lanes of a warp that arrive at a barrier, below [`BARRIERS`]; `holds` are those whose predicate is true.
+    /// Counts lanes of a warp that arrive at a barrier, below [`BARRIERS`]; `holds` are those whose
+    /// predicate is true.
     pub(super) fn arrive(
         &mut self,
         warp: u32,
@@ -257,7 +259,8 @@ impl Block {
         }
     }
 
-    /// Describes why no thread can run: a barrier or a warp operation that some threads never reach.
+    /// Describes why no thread can run: a barrier or a warp operation that some threads never
+    /// reach.
     pub(super) fn describe_stuck(&self) -> Faulted {
         let fragments =
             || self.warps.iter().flat_map(|warp| warp.fragments.iter().map(move |f| (warp, f)));

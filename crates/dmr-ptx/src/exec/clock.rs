@@ -1,7 +1,7 @@
 //! The clock of a launch, which its threads read as `%clock64` and `%globaltimer`.
 //!
-//! An instruction of a warp takes 1 ns. Time also passes while threads sleep, and while they poll the clock: a kernel
-//! that spins for 20 ms need not execute 20 million instructions.
+//! An instruction of a warp takes 1 ns. Time also passes while threads sleep, and while they poll
+//! the clock: a kernel that spins for 20 ms need not execute 20 million instructions.
 
 /// The maximum duration of one `nanosleep`, in nanoseconds, as on the hardware.
 const LONGEST_SLEEP: u64 = 1_000_000;
@@ -46,8 +46,8 @@ impl Clock {
         self.skipped = self.skipped.wrapping_add(nanoseconds.min(LONGEST_SLEEP));
     }
 
-    /// Returns the time that the instruction `pc` reads. If it reads the clock in a loop, an eighth of the time since
-    /// its first read passes before.
+    /// Returns the time that the instruction `pc` reads. If it reads the clock in a loop, an eighth
+    /// of the time since its first read passes before.
     pub(super) fn read(&mut self, pc: u32, executed: u64) -> u64 {
         self.reads += 1;
         let polls = self.reader == Some(pc) && executed.wrapping_sub(self.read_at) <= LOOP;

@@ -1,7 +1,7 @@
 //! Clusters of blocks: their barrier, and accesses of one block to the shared memory of another.
 //!
-//! An address of shared memory has the rank of its block plus one in bits 24 to 31, or zero for the block of the thread.
-//! Races on the shared memory of another block are not checked.
+//! An address of shared memory has the rank of its block plus one in bits 24 to 31, or zero for the
+//! block of the thread. Races on the shared memory of another block are not checked.
 
 use crate::types::{Lanes, Mask};
 
@@ -152,8 +152,8 @@ impl Core<'_> {
         (0..16).filter(move |rank| ranks >> rank & 1 != 0).map(ranked)
     }
 
-    /// Calls `access` with the block whose shared memory an address is in, and with the offset there; an address beyond
-    /// the cluster is out of bounds.
+    /// Calls `access` with the block whose shared memory an address is in, and with the offset
+    /// there; an address beyond the cluster is out of bounds.
     pub(super) fn in_block<R: Default>(
         &mut self,
         common: &mut Common,
@@ -203,7 +203,8 @@ impl Arrivals {
     }
 }
 
-/// Completes the barrier of a cluster if all its threads that run have arrived, and returns whether it did.
+/// Completes the barrier of a cluster if all its threads that run have arrived, and returns whether
+/// it did.
 pub(super) fn complete(core: &mut Core<'_>, blocks: &mut [Block]) -> bool {
     let arrivals = |block: &Block, warp: &Warp| block.common.cluster_arrivals.arrived(warp.number);
     let mut warps =
@@ -248,7 +249,8 @@ pub(super) fn complete(core: &mut Core<'_>, blocks: &mut [Block]) -> bool {
     true
 }
 
-/// Moves the other blocks of a cluster to `core`, where the block of this rank reaches them, or back.
+/// Moves the other blocks of a cluster to `core`, where the block of this rank reaches them, or
+/// back.
 pub(super) fn exchange(core: &mut Core<'_>, blocks: &mut [Block], rank: usize) {
     core.cluster.rank = rank;
     core.cluster.blocks.resize_with(blocks.len(), Common::default);
@@ -257,7 +259,8 @@ pub(super) fn exchange(core: &mut Core<'_>, blocks: &mut [Block], rank: usize) {
     }
 }
 
-/// Returns the index in the grid of the block that starts as number `number`: blocks of a cluster start together.
+/// Returns the index in the grid of the block that starts as number `number`: blocks of a cluster
+/// start together.
 pub(super) fn block_index(number: u64, grid: [u32; 3], cluster: [u32; 3]) -> [u32; 3] {
     let volume = cluster.iter().map(|&side| u64::from(side)).product::<u64>().max(1);
     let split = |number: u64, sides: [u32; 3]| {

@@ -17,7 +17,8 @@ pub(super) type Reg = u32;
 /// A destination that is not needed.
 pub(super) const NO_REG: Reg = u32::MAX;
 
-/// A source operand: a register, or one of the values that are the same for a program, launch or warp.
+/// A source operand: a register, or one of the values that are the same for a program, launch or
+/// warp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Value(u32);
 
@@ -256,7 +257,8 @@ pub(super) struct WarpStep {
     pub(super) instruction: WarpInstruction,
     pub(super) sources: Vec<Value>,
     pub(super) results: Vec<Reg>,
-    /// The member mask; `None` for the lanes that execute it together. It is also among the sources.
+    /// The member mask; `None` for the lanes that execute it together. It is also among the
+    /// sources.
     pub(super) members: Option<Value>,
     /// The address of a matrix, an offset to add, and the stride.
     pub(super) address: Option<Value>,

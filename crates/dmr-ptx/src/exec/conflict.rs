@@ -84,8 +84,8 @@ impl Core<'_> {
         }
     }
 
-    /// Keeps the first race of a launch, which goes on without these checks: memory has then what a device could have
-    /// written.
+    /// Keeps the first race of a launch, which goes on without these checks: memory has then what a
+    /// device could have written.
     #[cold]
     fn note_race(&mut self, common: &Common, warp: &Warp, stop: Stop) {
         let thread = self.thread_index(warp.number * WARP as u32 + stop.lane as u32);
@@ -130,7 +130,8 @@ impl Core<'_> {
         Err(Stop::new(kind, lane))
     }
 
-    /// Refuses an access to bytes of global memory that an asynchronous copy in flight reads or writes.
+    /// Refuses an access to bytes of global memory that an asynchronous copy in flight reads or
+    /// writes.
     fn check_global_copies(
         &mut self,
         common: &Common,
@@ -188,8 +189,8 @@ impl Core<'_> {
         let touch = Touch { run, bytes: reach.bytes, first_thread, touching, instruction: self.pc };
         let mut found = shadow.touch(&touch, &common.order);
         if reach.uniform && found.is_none() {
-            // Of lanes that access the same bytes, the first and the last stand for all, unless lanes were ordered one by
-            // one.
+            // Of lanes that access the same bytes, the first and the last stand for all, unless
+            // lanes were ordered one by one.
             let last = WARP - 1 - reach.mask.leading_zeros() as usize % WARP;
             let every = common.order.has_ordered_pairs(warp.number as usize);
             let rest = if every { reach.mask & (reach.mask - 1) } else { 1 << last };
@@ -218,7 +219,8 @@ impl Core<'_> {
         })
     }
 
-    /// Refuses an access to global memory that is not ordered with another, or with a copy in flight.
+    /// Refuses an access to global memory that is not ordered with another, or with a copy in
+    /// flight.
     fn check_global(
         &mut self,
         common: &Common,
@@ -258,8 +260,8 @@ impl Core<'_> {
         };
         let mut found = races.touch(&touch, seen);
         if reach.uniform && touching != Touching::StrongRead {
-            // Of lanes that access the same bytes, the first and the last stand for all, unless lanes were ordered one by
-            // one.
+            // Of lanes that access the same bytes, the first and the last stand for all, unless
+            // lanes were ordered one by one.
             let last = WARP - 1 - reach.mask.leading_zeros() as usize % WARP;
             let every = common.order.has_ordered_pairs(warp.number as usize);
             let rest = if every { reach.mask & (reach.mask - 1) } else { 1 << last };
@@ -271,7 +273,8 @@ impl Core<'_> {
         let Some(conflict) = found else { return Ok(()) };
         let mut equal = false;
         if touching == Touching::Write && conflict.earlier.kind == Kind::Write {
-            // The bytes that the lane and the earlier one have written, where one access is within the other.
+            // The bytes that the lane and the earlier one have written, where one access is within
+            // the other.
             let address = conflict.address;
             let lane = conflict.lane as usize % WARP;
             let index = (address - run.address) as usize;

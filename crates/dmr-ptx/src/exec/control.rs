@@ -37,7 +37,8 @@ impl Core<'_> {
             fragment.pc += 1;
             return Ok(Flow::Choose);
         }
-        // The lanes whose predicate is false go on; the rest of this function is about those of `mask`.
+        // The lanes whose predicate is false go on; the rest of this function is about those of
+        // `mask`.
         let parted = mask != fragment.mask;
         if parted {
             let others = fragment.split(fragment.mask & !mask, fragment.pc + 1);
@@ -67,8 +68,8 @@ impl Core<'_> {
         }
     }
 
-    /// Refuses the end of lanes at an instruction behind a barrier at which others of their warp wait. Lanes that ended
-    /// elsewhere have exited early, and a barrier does not wait for these.
+    /// Refuses the end of lanes at an instruction behind a barrier at which others of their warp
+    /// wait. Lanes that ended elsewhere have exited early, and a barrier does not wait for these.
     fn check_left_out(&self, warp: &Warp, fragment: &Fragment) -> Result<(), Box<Stop>> {
         let waits = |other: &Fragment| match &other.state {
             State::Barrier { barrier, .. } => {

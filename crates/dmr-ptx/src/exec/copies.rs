@@ -1,4 +1,5 @@
-//! Asynchronous copies between global and shared memory: `cp.async`, `cp.async.bulk`, and the waits for them.
+//! Asynchronous copies between global and shared memory: `cp.async`, `cp.async.bulk`, and the waits
+//! for them.
 
 use crate::types::{Lanes, Mask, WARP};
 

@@ -71,15 +71,18 @@ pub(super) struct Core<'a> {
     pub(super) printed: Vec<u8>,
     /// The polls of the running warp since it began its slice or stored a new value.
     pub(super) polls: u32,
-    /// The last atomic reads of the running warp, as hashes of the instruction, the address and the value.
+    /// The last atomic reads of the running warp, as hashes of the instruction, the address and the
+    /// value.
     pub(super) recent: [u64; RECENT],
     /// True if a store has changed memory since the launch last looked.
     pub(super) changed: bool,
     /// The bytes of the load or store that runs.
     pub(super) buffer: Vec<u8>,
-    /// For each byte of the run that was read last, whether it is undefined: 0 or 0xff; empty if none is.
+    /// For each byte of the run that was read last, whether it is undefined: 0 or 0xff; empty if
+    /// none is.
     pub(super) unwritten: Vec<u8>,
-    /// The results of the operation between lanes that runs, and what it keeps between instructions.
+    /// The results of the operation between lanes that runs, and what it keeps between
+    /// instructions.
     pub(super) scratch: Vec<Lanes>,
     pub(super) work: Work,
     /// The accesses of the transfer of matrices that runs.
@@ -166,7 +169,8 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// Runs a fragment until another one comes first, it splits, waits or exits, or has run `most` instructions.
+    /// Runs a fragment until another one comes first, it splits, waits or exits, or has run `most`
+    /// instructions.
     fn run_fragment(
         &mut self,
         common: &mut Common,
@@ -217,7 +221,8 @@ impl Core<'_> {
         Ok(ran)
     }
 
-    /// Counts a poll: an atomic read of the value that the same instruction has just read at the same address.
+    /// Counts a poll: an atomic read of the value that the same instruction has just read at the
+    /// same address.
     pub(super) fn note_read(&mut self, address: u64, value: &[u8]) {
         let mut hash = u64::from(self.pc).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ address;
         for part in value.chunks(8) {
@@ -242,7 +247,8 @@ impl Core<'_> {
     }
 }
 
-/// Chooses the fragment to run: one that was passed over too often, or else the one of the lowest rank.
+/// Chooses the fragment to run: one that was passed over too often, or else the one of the lowest
+/// rank.
 fn choose(warp: &Warp) -> Option<(usize, bool)> {
     let ready = || warp.fragments.iter().enumerate().filter(|(_, fragment)| fragment.is_ready());
     if warp.fragments.len() > 1 {

@@ -186,7 +186,8 @@ pub enum FaultKind {
     /// Threads wait at a barrier that others have left out, or reached elsewhere.
     #[error("divergent barrier: {0}")]
     DivergentBarrier(String),
-    /// A warp-wide operation whose member mask does not name its lanes, or that a member never reaches.
+    /// A warp-wide operation whose member mask does not name its lanes, or that a member never
+    /// reaches.
     #[error("divergent warp operation: {0}")]
     DivergentWarp(String),
     /// `__assertfail`: a device-side `assert` failed.
@@ -212,7 +213,8 @@ pub enum FaultKind {
     InstructionLimit(u64),
 }
 
-/// An error of the kernel, which has ended the launch, or a race, after which the launch has gone on to its end.
+/// An error of the kernel, which has ended the launch, or a race, after which the launch has gone
+/// on to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind}: {thread}, {place}")]
 #[non_exhaustive]
@@ -233,19 +235,22 @@ pub struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Checks {
-    /// Accesses beyond shared, local and parameter memory. If it is off, they read zeros and write nothing.
+    /// Accesses beyond shared, local and parameter memory. If it is off, they read zeros and write
+    /// nothing.
     pub out_of_bounds: bool,
-    /// Accesses at an address that is not a multiple of their size. If it is off, they are made as they are.
+    /// Accesses at an address that is not a multiple of their size. If it is off, they are made as
+    /// they are.
     pub misaligned: bool,
-    /// Uses of values that were read from shared and local memory which no thread has written: in an address, a branch, the
-    /// predicate of an instruction with an effect, an atomic operation, a shuffle's source lane.
+    /// Uses of values that were read from shared and local memory which no thread has written: in
+    /// an address, a branch, the predicate of an instruction with an effect, an atomic operation, a
+    /// shuffle's source lane.
     pub uninitialised: bool,
     /// Accesses of two threads of a block to the same byte of shared memory without order.
     pub shared_races: bool,
     /// Accesses of two threads of a launch to the same byte of global memory without order.
     pub global_races: bool,
-    /// Plain writes of two threads to the same byte that store the same value: a class of its own, part of the
-    /// two above.
+    /// Plain writes of two threads to the same byte that store the same value: a class of its own,
+    /// part of the two above.
     pub equal_writes: bool,
     /// Barriers and warp operations that some threads left out, or reached at another place.
     pub divergence: bool,
@@ -293,7 +298,8 @@ impl Default for Checks {
 pub struct Limits {
     /// The maximum number of instructions; one that a warp executes for its lanes counts as one.
     pub instructions: u64,
-    /// The maximum number of blocks that are resident at a time: multiprocessors times blocks of each.
+    /// The maximum number of blocks that are resident at a time: multiprocessors times blocks of
+    /// each.
     pub resident_blocks: u32,
     /// The maximum depth of calls.
     pub call_depth: u32,
@@ -324,8 +330,8 @@ impl Default for Limits {
 pub struct Finished {
     /// The instructions that warps executed.
     pub instructions: u64,
-    /// The time that has passed on the clock of the launch, in nanoseconds: 1 for each of these instructions, and the
-    /// time for which threads slept or polled the clock.
+    /// The time that has passed on the clock of the launch, in nanoseconds: 1 for each of these
+    /// instructions, and the time for which threads slept or polled the clock.
     pub nanoseconds: u64,
     /// The instructions that threads executed: those of warps times their active lanes.
     pub thread_instructions: u64,

@@ -27,8 +27,8 @@ pub enum AccessKind {
 
 /// An access to global memory by lanes of one warp, in one instruction.
 ///
-/// The lanes access consecutive parts of `lane_bytes` each, in ascending order; or, if `lane_bytes == bytes`, every
-/// one accesses all of it.
+/// The lanes access consecutive parts of `lane_bytes` each, in ascending order; or, if
+/// `lane_bytes == bytes`, every one accesses all of it.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Access {
@@ -83,8 +83,9 @@ pub trait GlobalMemory {
     /// If the access is not allowed; then no byte is written and the launch ends with this reason.
     fn write(&mut self, access: &Access, bytes: &[u8]) -> Result<(), AccessError>;
 
-    /// Changes the `access.bytes` (at most 16) at `access.address` by `change`: an atomic read and write of one lane. The
-    /// address is a multiple of the bytes if [`Checks::misaligned`](crate::Checks::misaligned) is on.
+    /// Changes the `access.bytes` (at most 16) at `access.address` by `change`: an atomic read and
+    /// write of one lane. The address is a multiple of the bytes if
+    /// [`Checks::misaligned`](crate::Checks::misaligned) is on.
     ///
     /// # Errors
     /// If the access is not allowed; then no byte is changed and the launch ends with this reason.
@@ -94,9 +95,9 @@ pub trait GlobalMemory {
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), AccessError>;
 
-    /// Notes that the bytes at `access.address`, which were just written, have an undefined value: one that was read from
-    /// shared or local memory which no thread has written. A later read of them is one of memory that was never written.
-    /// The default does nothing.
+    /// Notes that the bytes at `access.address`, which were just written, have an undefined value:
+    /// one that was read from shared or local memory which no thread has written. A later read of
+    /// them is one of memory that was never written. The default does nothing.
     fn undefine(&mut self, access: &Access) {
         let _ = access;
     }

@@ -1,11 +1,12 @@
 //! Asynchronous copies that no thread has waited for, and the bytes that they read and write.
 //!
-//! The bytes of a copy are there at once. Until it is waited for, an access to them is a race with the thread that began
-//! the copy: on a device they may not be there.
+//! The bytes of a copy are there at once. Until it is waited for, an access to them is a race with
+//! the thread that began the copy: on a device they may not be there.
 //!
-//! Memory is bounded. Of the copies of a thread that have the same bytes and are waited for in the same way, the last one
-//! is kept: its bytes are in flight until it is waited for, which is no earlier than for those before it. Of different
-//! ones, a block keeps [`MOST`]; those that begin later count as completed, which can only miss races.
+//! Memory is bounded. Of the copies of a thread that have the same bytes and are waited for in the
+//! same way, the last one is kept: its bytes are in flight until it is waited for, which is no
+//! earlier than for those before it. Of different ones, a block keeps [`MOST`]; those that begin
+//! later count as completed, which can only miss races.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -39,9 +40,11 @@ pub(super) struct InFlight {
     pub(super) bytes: u64,
     /// True if it reads the bytes, and false if it writes them.
     pub(super) is_source: bool,
-    /// The first of as many bytes in global memory, the other side of the copy, if that is followed.
+    /// The first of as many bytes in global memory, the other side of the copy, if that is
+    /// followed.
     pub(super) global: Option<u64>,
-    /// True if a thread has waited for it to read its bytes: it still writes those in global memory.
+    /// True if a thread has waited for it to read its bytes: it still writes those in global
+    /// memory.
     pub(super) is_read: bool,
     pub(super) phase: Option<Phase>,
 }
@@ -160,7 +163,8 @@ impl Copies {
         copies.flatten().find(|copy| (writes || !copy.is_source) && overlaps(copy))
     }
 
-    /// Returns a copy in flight that an access to these bytes of global memory conflicts with, and the first such byte.
+    /// Returns a copy in flight that an access to these bytes of global memory conflicts with, and
+    /// the first such byte.
     #[inline]
     pub(super) fn global_conflict(
         &self,
@@ -184,8 +188,8 @@ impl Copies {
         self.threads.entry(thread).or_default().committed[kind as usize] += 1;
     }
 
-    /// Removes the copies of a thread but those of its last `but` committed groups, and returns them. The writes to
-    /// global memory of a group that only `is_read` stay.
+    /// Removes the copies of a thread but those of its last `but` committed groups, and returns
+    /// them. The writes to global memory of a group that only `is_read` stay.
     pub(super) fn wait(
         &mut self,
         thread: u32,
@@ -238,7 +242,8 @@ impl Copies {
         counted
     }
 
-    /// Removes the copies that the completed phases of an object have waited for; `number` is that of its phase now.
+    /// Removes the copies that the completed phases of an object have waited for; `number` is that
+    /// of its phase now.
     pub(super) fn complete(&mut self, object: u64, number: u64) {
         let Some(bound) = self.by_object.get_mut(&object) else { return };
         let copies = &self.copies;

@@ -15,11 +15,13 @@ use super::special::depends_on_block;
 use super::warp::Warp;
 use super::workspace::WithWorkspace;
 
-/// The rounds in which every resident thread polls and no store changes memory, after which a launch has failed.
+/// The rounds in which every resident thread polls and no store changes memory, after which a
+/// launch has failed.
 const IDLE_ROUNDS: u32 = 4096;
 /// The nanoseconds of such rounds after which it has failed although threads read the clock.
 const LONGEST_WAIT: u64 = 10_000_000_000;
-/// The rounds without a finished block after which one more becomes resident, in case it is waited for by plain loads.
+/// The rounds without a finished block after which one more becomes resident, in case it is waited
+/// for by plain loads.
 const PATIENCE: u32 = 256;
 /// The maximum number of threads of a block.
 const MOST_THREADS: u64 = 1024;
@@ -38,7 +40,8 @@ pub struct Launch<'a> {
     pub block: [u32; 3],
     /// The blocks of a cluster: x, y, z.
     pub cluster: [u32; 3],
-    /// True for a cooperative launch: all blocks are resident at a time, and can synchronise as a grid.
+    /// True for a cooperative launch: all blocks are resident at a time, and can synchronise as a
+    /// grid.
     pub is_cooperative: bool,
     /// The dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
@@ -53,7 +56,8 @@ pub struct Launch<'a> {
 }
 
 impl<'a> Launch<'a> {
-    /// Makes a launch without dynamic shared memory, parameters and globals, with every check and the default limits.
+    /// Makes a launch without dynamic shared memory, parameters and globals, with every check and
+    /// the default limits.
     #[must_use]
     pub fn new(program: &'a Program, kernel: &'a Kernel, grid: [u32; 3], block: [u32; 3]) -> Self {
         Self {
@@ -73,8 +77,9 @@ impl<'a> Launch<'a> {
 
     /// Runs all threads of the launch.
     ///
-    /// The result is the same for the same program, launch and memory. Blocks are resident from the first on; more
-    /// become resident when the threads of all resident ones poll or wait, up to [`Limits::resident_blocks`].
+    /// The result is the same for the same program, launch and memory. Blocks are resident from the
+    /// first on; more become resident when the threads of all resident ones poll or wait, up to
+    /// [`Limits::resident_blocks`].
     ///
     /// # Errors
     /// The first fault: then part of the launch has run, and `memory` has what it wrote.
@@ -156,7 +161,8 @@ impl<'a> Launch<'a> {
         Box::new(Fault { kind, thread, place, printed, end: None })
     }
 
-    /// Checks the launch against the kernel and the limits, and returns the shared memory of a block.
+    /// Checks the launch against the kernel and the limits, and returns the shared memory of a
+    /// block.
     fn check(&self) -> Result<SharedSize, FaultKind> {
         let invalid = |message: String| Err(FaultKind::InvalidLaunch(message));
         if let Some(refusal) = &self.kernel.refusal {

@@ -72,7 +72,8 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// Reads the bytes of a run that do not go to registers: each lane reads a byte that was written.
+    /// Reads the bytes of a run that do not go to registers: each lane reads a byte that was
+    /// written.
     pub(super) fn read_written(
         &mut self,
         common: &mut Common,
@@ -92,7 +93,8 @@ impl Core<'_> {
         }
     }
 
-    /// Reads the bytes of a run. Then `unwritten` is empty, or has all bits of each byte set that no thread has written.
+    /// Reads the bytes of a run. Then `unwritten` is empty, or has all bits of each byte set that
+    /// no thread has written.
     pub(super) fn read_run(
         &mut self,
         common: &mut Common,
@@ -311,8 +313,8 @@ impl Core<'_> {
         }
     }
 
-    /// Returns the bytes of a run in shared memory; those of its first lanes if the others are out of bounds, and that
-    /// is not checked.
+    /// Returns the bytes of a run in shared memory; those of its first lanes if the others are out
+    /// of bounds, and that is not checked.
     pub(super) fn shared_range(
         &self,
         common: &Common,
@@ -334,7 +336,8 @@ impl Core<'_> {
         Ok(run.address as usize..run.address as usize + len)
     }
 
-    /// Returns whether a run in local memory is below the end of the frame; refuses one that is not.
+    /// Returns whether a run in local memory is below the end of the frame; refuses one that is
+    /// not.
     fn is_in_frame(&self, reach: &Reach, run: Run) -> Result<bool, Box<Stop>> {
         let end = run.address.checked_add(u64::from(reach.bytes));
         let len = u64::from(self.local_end);

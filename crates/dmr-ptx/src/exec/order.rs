@@ -1,9 +1,11 @@
-//! The order of the threads of a block: which accesses happen before the one that a thread makes now.
+//! The order of the threads of a block: which accesses happen before the one that a thread makes
+//! now.
 //!
-//! Every access has a stamp, the count of the block at that time; the count rises whenever threads are ordered. A
-//! thread has seen an access if its stamp is below the one up to which it has seen the accessing thread. Barriers order
-//! threads, `bar.warp.sync` lanes, and atomic accesses with fences whole warps: a warp that acquires is ordered as a
-//! whole, so that some races between its lanes and other warps are missed, and none is reported that is not one.
+//! Every access has a stamp, the count of the block at that time; the count rises whenever threads
+//! are ordered. A thread has seen an access if its stamp is below the one up to which it has seen
+//! the accessing thread. Barriers order threads, `bar.warp.sync` lanes, and atomic accesses with
+//! fences whole warps: a warp that acquires is ordered as a whole, so that some races between its
+//! lanes and other warps are missed, and none is reported that is not one.
 
 use crate::hash::NumberMap;
 use crate::types::{Mask, WARP};
@@ -60,8 +62,8 @@ impl Order {
         }
     }
 
-    /// Makes it the order of a block that starts: all earlier accesses are those of other blocks, and count as seen.
-    /// Returns false if there are too few stamps left for a block.
+    /// Makes it the order of a block that starts: all earlier accesses are those of other blocks,
+    /// and count as seen. Returns false if there are too few stamps left for a block.
     pub(super) fn restart(&mut self) -> bool {
         self.block();
         for warp in self.warps.iter_mut().filter(|warp| warp.has_fenced) {
@@ -79,7 +81,8 @@ impl Order {
         self.now
     }
 
-    /// Returns whether some lanes of a warp were ordered without the others since all of them were ordered.
+    /// Returns whether some lanes of a warp were ordered without the others since all of them were
+    /// ordered.
     pub(super) fn has_ordered_pairs(&self, warp: usize) -> bool {
         self.warps.get(warp).is_some_and(|order| order.paired > order.lanes.max(self.block))
     }
@@ -90,7 +93,8 @@ impl Order {
         stamp < self.block
     }
 
-    /// Returns whether nothing but barriers of the whole block has ordered threads since the last one.
+    /// Returns whether nothing but barriers of the whole block has ordered threads since the last
+    /// one.
     #[inline]
     pub(super) fn has_barriers_only(&self) -> bool {
         self.block == self.now
@@ -144,7 +148,8 @@ impl Order {
         }
     }
 
-    /// Notes that a warp arrives at a barrier without waiting: `row` gets what those that wait there have seen.
+    /// Notes that a warp arrives at a barrier without waiting: `row` gets what those that wait
+    /// there have seen.
     pub(super) fn arrive(&mut self, warp: usize, row: &mut Row) {
         let now = self.advance();
         row.resize(self.warps.len(), 0);

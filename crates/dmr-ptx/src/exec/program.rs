@@ -258,7 +258,8 @@ impl Code {
         Place { function: function.unwrap_or_default(), line: at.line, source }
     }
 
-    /// Returns whether a way leads from one instruction to another of the same function, past its calls.
+    /// Returns whether a way leads from one instruction to another of the same function, past its
+    /// calls.
     pub(super) fn leads(&self, from: u32, to: u32) -> bool {
         let mut seen = vec![false; self.steps.len()];
         let mut rest = vec![from];
@@ -302,8 +303,8 @@ pub struct Program {
 impl Program {
     /// Parses and decodes the text of a PTX module.
     ///
-    /// A kernel that has an instruction which is not supported is loaded with its [`Kernel::refusal`], and the others
-    /// can run.
+    /// A kernel that has an instruction which is not supported is loaded with its
+    /// [`Kernel::refusal`], and the others can run.
     ///
     /// # Errors
     /// If the text is not PTX, or a variable is not supported.
@@ -311,11 +312,12 @@ impl Program {
         super::load::load(&[text])
     }
 
-    /// Parses, links and decodes the texts of several PTX modules: a variable or function that one of them declares as
-    /// `.extern` is that of another.
+    /// Parses, links and decodes the texts of several PTX modules: a variable or function that one
+    /// of them declares as `.extern` is that of another.
     ///
     /// # Errors
-    /// As [`load`](Self::load); or if two texts define one name, or declare it with different sizes.
+    /// As [`load`](Self::load); or if two texts define one name, or declare it with different
+    /// sizes.
     pub fn link(texts: &[&str]) -> Result<Self, LoadError> {
         super::load::load(texts)
     }
@@ -338,8 +340,8 @@ impl Program {
         &self.globals
     }
 
-    /// Returns the compute capability that the text was made for, with its last digit as the minor number: 90 for
-    /// `sm_90a`.
+    /// Returns the compute capability that the text was made for, with its last digit as the minor
+    /// number: 90 for `sm_90a`.
     #[must_use]
     pub fn target(&self) -> u32 {
         self.target
@@ -351,14 +353,15 @@ impl Program {
         self.kernels.iter().find_map(|kernel| kernel.refusal.as_ref())
     }
 
-    /// Returns where an instruction is in the text, by [`Access::instruction`](crate::Access::instruction).
+    /// Returns where an instruction is in the text, by
+    /// [`Access::instruction`](crate::Access::instruction).
     #[must_use]
     pub fn place(&self, instruction: u32) -> Place {
         self.code.place(instruction)
     }
 
-    /// Returns whether an address is in a window of shared, local or parameter memory, of functions, or of the
-    /// workspace of a cooperative launch: the caller places nothing there.
+    /// Returns whether an address is in a window of shared, local or parameter memory, of
+    /// functions, or of the workspace of a cooperative launch: the caller places nothing there.
     #[must_use]
     pub fn is_reserved(address: u64) -> bool {
         super::space::resolve(address).0 != SpaceName::Global

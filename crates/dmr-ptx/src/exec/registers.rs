@@ -1,8 +1,9 @@
 //! The registers of a warp, and which of them have the same value in every lane.
 //!
-//! A register is marked uniform only if all 32 lanes have one value, also those without a thread and those that have
-//! exited. An instruction whose sources are uniform is computed once, and its result stays uniform if every live lane
-//! executes it: then it is written to the other lanes as well, which never read it.
+//! A register is marked uniform only if all 32 lanes have one value, also those without a thread
+//! and those that have exited. An instruction whose sources are uniform is computed once, and its
+//! result stays uniform if every live lane executes it: then it is written to the other lanes as
+//! well, which never read it.
 
 use crate::types::{Lanes, Mask, WARP};
 
@@ -45,8 +46,8 @@ impl Registers {
         self.uniform.get(index).is_none_or(|&uniform| uniform)
     }
 
-    /// Returns the lanes of a register, which may then differ. Register numbers are below the number that the function
-    /// declares.
+    /// Returns the lanes of a register, which may then differ. Register numbers are below the
+    /// number that the function declares.
     #[inline]
     pub(super) fn get_mut(&mut self, index: usize) -> &mut Lanes {
         let index = index.min(self.lanes.len() - 1);

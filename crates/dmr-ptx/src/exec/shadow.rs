@@ -88,15 +88,16 @@ pub(super) struct Conflict {
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     write: Mark,
-    /// Two readers since the last write: an access conflicts with one of them if it does with any of more.
+    /// Two readers since the last write: an access conflicts with one of them if it does with any
+    /// of more.
     reads: [Mark; 2],
 }
 
 impl Cell {
     const NONE: Self = Self { write: Mark::NONE, reads: [Mark::NONE; 2] };
 
-    /// Notes an access, and returns true, if all earlier ones are ordered before it as they mostly are: a barrier of the
-    /// block is between them, or they are of one thread.
+    /// Notes an access, and returns true, if all earlier ones are ordered before it as they mostly
+    /// are: a barrier of the block is between them, or they are of one thread.
     #[inline(always)]
     fn touch_seen(&mut self, mark: Mark, order: &Order) -> bool {
         let is_seen =
@@ -140,8 +141,8 @@ impl Cell {
     }
 }
 
-/// The thread of [`Cell::write`] in a word that is split, a number that no thread has: until the next barrier of the
-/// block, which all accesses to its bytes are before.
+/// The thread of [`Cell::write`] in a word that is split, a number that no thread has: until the
+/// next barrier of the block, which all accesses to its bytes are before.
 const SPLIT: u16 = u16::MAX;
 
 /// The last accesses to the bytes of words that were accessed in part since a barrier of the block.
@@ -153,7 +154,8 @@ struct Split {
 }
 
 impl Split {
-    /// Notes an access to some bytes of a word, and returns an earlier one that is not ordered before it.
+    /// Notes an access to some bytes of a word, and returns an earlier one that is not ordered
+    /// before it.
     #[inline(never)]
     fn touch(
         &mut self,

@@ -1,4 +1,5 @@
-//! The windows of shared, local and parameter memory among generic addresses, and runs of adjacent accesses.
+//! The windows of shared, local and parameter memory among generic addresses, and runs of adjacent
+//! accesses.
 
 use crate::types::{Lanes, Mask, WARP};
 
@@ -47,7 +48,8 @@ pub(super) fn lanes_of(mask: Mask) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Lanes whose accesses are adjacent, in ascending order; in local memory, at the same address of each lane's own.
+/// Lanes whose accesses are adjacent, in ascending order; in local memory, at the same address of
+/// each lane's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) address: u64,
@@ -62,7 +64,8 @@ impl Run {
         (((1u64 << self.count) - 1) << self.first) as Mask
     }
 
-    /// Returns the run of the first lanes, whose accesses have `len` bytes; `None` if there are none.
+    /// Returns the run of the first lanes, whose accesses have `len` bytes; `None` if there are
+    /// none.
     pub(super) fn head(self, len: usize, lane_bytes: u32) -> Option<Self> {
         let count = len / lane_bytes as usize;
         (count > 0).then_some(Self { count, ..self })
@@ -97,7 +100,8 @@ pub(super) fn next_run(rest: &mut Mask, addresses: &Lanes, distance: u64) -> Opt
     Some(run)
 }
 
-/// Removes the lanes from `rest` that have the address of its first two lanes; none if these two differ.
+/// Removes the lanes from `rest` that have the address of its first two lanes; none if these two
+/// differ.
 pub(super) fn next_same(rest: &mut Mask, addresses: &Lanes) -> Mask {
     let first = rest.trailing_zeros() as usize % WARP;
     let second = (*rest & rest.wrapping_sub(1)).trailing_zeros() as usize;

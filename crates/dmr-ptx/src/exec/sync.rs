@@ -135,8 +135,8 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// Runs an operation for the lanes of `fragment` and of those it has met; `meeting` is the operation, the members
-    /// and the lanes that execute it.
+    /// Runs an operation for the lanes of `fragment` and of those it has met; `meeting` is the
+    /// operation, the members and the lanes that execute it.
     fn run_meeting(
         &mut self,
         common: &mut Common,
@@ -203,8 +203,8 @@ impl Core<'_> {
         }
     }
 
-    /// Collects the sources of all lanes that meet, those of each fragment from its own instruction: by `value`, and by
-    /// `take` for one lane.
+    /// Collects the sources of all lanes that meet, those of each fragment from its own
+    /// instruction: by `value`, and by `take` for one lane.
     fn gather<V>(
         &self,
         fragment: &Fragment,
@@ -236,7 +236,8 @@ impl Core<'_> {
         gathered
     }
 
-    /// Returns the undefined bits of the results of an operation between the lanes of fragments that meet.
+    /// Returns the undefined bits of the results of an operation between the lanes of fragments
+    /// that meet.
     #[cold]
     #[inline(never)]
     fn meet_undefined(
@@ -262,7 +263,8 @@ impl Core<'_> {
         }
     }
 
-    /// Returns the fault of a use that the ISA leaves undefined; `executing` are the lanes that executed it.
+    /// Returns the fault of a use that the ISA leaves undefined; `executing` are the lanes that
+    /// executed it.
     pub(super) fn report(
         &self,
         defect: Defect,
@@ -279,7 +281,8 @@ impl Core<'_> {
             Defect::Missing(lanes) => {
                 (first, format!("the lanes {lanes:#010x} of the member mask do not execute it"))
             }
-            // Legal where the lane drops the value, as in a reduction by fewer lanes than it shuffles over.
+            // Legal where the lane drops the value, as in a reduction by fewer lanes than it
+            // shuffles over.
             Defect::ReadsInactive { .. } => return Ok(()),
             Defect::Differs { lane } => (
                 usize::from(lane),

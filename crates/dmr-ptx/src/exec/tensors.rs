@@ -1,4 +1,5 @@
-//! Copies of boxes of tensors, `cp.async.bulk.tensor`, and copies that reduce, `cp.reduce.async.bulk`.
+//! Copies of boxes of tensors, `cp.async.bulk.tensor`, and copies that reduce,
+//! `cp.reduce.async.bulk`.
 
 use crate::tensor_map::{MOST_DIMENSIONS, TENSOR_MAP_BYTES, TensorDimension, TensorMap};
 use crate::types::Mask;
@@ -25,7 +26,8 @@ pub(super) struct TensorCopy {
     pub(super) coordinates: [Value; MOST_DIMENSIONS],
     pub(super) rank: usize,
     pub(super) shared: Location,
-    /// The object that counts the bytes of a copy to shared memory; `None` for a copy to global memory.
+    /// The object that counts the bytes of a copy to shared memory; `None` for a copy to global
+    /// memory.
     pub(super) barrier: Option<Location>,
     /// The ranks of the blocks that get the box, as bits; `None` for the block of the address.
     pub(super) ranks: Option<Value>,

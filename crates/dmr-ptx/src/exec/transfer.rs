@@ -36,7 +36,8 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// Loads the bytes that all lanes of `mask` read. Returns false if each has bytes of its own: in local memory.
+    /// Loads the bytes that all lanes of `mask` read. Returns false if each has bytes of its own:
+    /// in local memory.
     fn load_same(
         &mut self,
         common: &mut Common,

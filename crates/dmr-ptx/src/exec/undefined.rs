@@ -1,8 +1,10 @@
-//! Values that were read where no thread has written: which bits of registers they are, and what may not depend on them.
+//! Values that were read where no thread has written: which bits of registers they are, and what
+//! may not depend on them.
 //!
-//! A read of such bytes is no fault: a merge loop loads one element beyond its part and drops it. The bits that it loads are
-//! undefined. They are followed through registers, and reported where they matter: in an address, a branch, the predicate
-//! of an instruction with an effect, an operand of an atomic operation. A store of them makes memory unwritten.
+//! A read of such bytes is no fault: a merge loop loads one element beyond its part and drops it.
+//! The bits that it loads are undefined. They are followed through registers, and reported where
+//! they matter: in an address, a branch, the predicate of an instruction with an effect, an operand
+//! of an atomic operation. A store of them makes memory unwritten.
 
 use crate::lanes::{Exchange, Work};
 use crate::types::{Lanes, Mask, WARP};
@@ -238,7 +240,8 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// Returns the bits of the results of an operation on bits that change with undefined bits of its sources.
+    /// Returns the bits of the results of an operation on bits that change with undefined bits of
+    /// its sources.
     fn inverted(&self, warp: &Warp, base: u32, step: &ArithStep) -> [Lanes; 2] {
         let sources = &step.sources[..usize::from(step.count).min(step.sources.len())];
         let mut distinct: Vec<Value> = Vec::new();
@@ -308,7 +311,8 @@ impl Core<'_> {
         Stop::new(FaultKind::Uninitialised { space, address, bytes, reader, read, used }, lane)
     }
 
-    /// Makes the registers undefined that a load of a run has read from bytes that no thread has written.
+    /// Makes the registers undefined that a load of a run has read from bytes that no thread has
+    /// written.
     #[cold]
     #[inline(never)]
     pub(super) fn mark_loaded(
@@ -372,8 +376,8 @@ impl Core<'_> {
         self.unwrite(common, warp, reach, run, &bits)
     }
 
-    /// Makes the bytes of a run unwritten that have undefined `bits`. In global memory this holds only for a lane that has
-    /// stored no defined bit: the padding of a struct is copied with it.
+    /// Makes the bytes of a run unwritten that have undefined `bits`. In global memory this holds
+    /// only for a lane that has stored no defined bit: the padding of a struct is copied with it.
     pub(super) fn unwrite(
         &mut self,
         common: &mut Common,
@@ -417,7 +421,8 @@ impl Core<'_> {
         }
     }
 
-    /// Returns the undefined bits of the results of an operation between lanes, at least of the first two.
+    /// Returns the undefined bits of the results of an operation between lanes, at least of the
+    /// first two.
     pub(super) fn exchange_undefined(
         &self,
         exchange: &Exchange,

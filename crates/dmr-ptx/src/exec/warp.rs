@@ -73,7 +73,8 @@ impl Fragment {
         matches!(self.state, State::Ready)
     }
 
-    /// Returns the rank by which fragments run: callees before callers, then the lowest program counter first.
+    /// Returns the rank by which fragments run: callees before callers, then the lowest program
+    /// counter first.
     pub(super) fn rank(&self) -> (std::cmp::Reverse<usize>, u32) {
         (std::cmp::Reverse(self.stack.len()), self.pc)
     }

@@ -34,7 +34,8 @@ pub(super) fn expand(
     }
     const WRONG: FatbinError = FatbinError::Damaged("compressed data is damaged");
     let bytes = if lz4 {
-        // A byte of LZ4 stands for 255 at most: more is a wrong length, for which nothing is allocated.
+        // A byte of LZ4 stands for 255 at most: more is a wrong length, for which nothing is
+        // allocated.
         if length > payload.len() as u64 * 255 + 64 {
             return Err(WRONG);
         }

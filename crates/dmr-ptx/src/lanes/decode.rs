@@ -12,7 +12,8 @@ use crate::types::Type;
 
 /// Decodes an instruction: `name` is the part before the first dot, `modifiers` the parts after it.
 ///
-/// Returns `None` for a name that is not of an instruction between lanes, and an error that says what is not supported.
+/// Returns `None` for a name that is not of an instruction between lanes, and an error that says
+/// what is not supported.
 pub(crate) fn decode(name: &str, modifiers: &[&str]) -> Option<Result<Instruction, String>> {
     let decoded = match name {
         "shfl" => shuffle(modifiers),

@@ -66,7 +66,8 @@ impl Element {
 
     /// Returns how the bits of a floating-point element other than `F64` are turned into an `f32`.
     pub(super) fn format(self) -> Format {
-        // The exponents of the smaller types have other biases; bf16 and tf32 are parts of an `f32`.
+        // The exponents of the smaller types have other biases; bf16 and tf32 are parts of an
+        // `f32`.
         let (sign, shift, bias, special) = match self {
             Self::F16 => (15, 13, 15, 0x7c00),
             Self::E5m2 => (7, 21, 15, 0x7c),
@@ -89,7 +90,8 @@ impl Element {
         }
     }
 
-    /// Returns the bits of the `F16` that is nearest to a value, or of the value as an `F32`. A NaN is the canonical one.
+    /// Returns the bits of the `F16` that is nearest to a value, or of the value as an `F32`. A NaN
+    /// is the canonical one.
     #[inline(always)]
     pub(super) fn round(self, value: f32) -> u64 {
         let canonical = if self == Self::F16 { 0x7fff } else { 0x7fff_ffff };

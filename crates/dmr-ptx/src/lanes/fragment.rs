@@ -22,10 +22,10 @@ pub(crate) enum Layout {
     Left,
     /// Matrix B of `mma`: a column by four lanes.
     Right,
-    /// Matrices C and D of `mma` and `wmma`: a row by four lanes, two columns each; the rows from 8 on in the next
-    /// elements, then the columns from 8 on. With more columns than rows (`m8n32`) the same of the transposed matrix.
-    /// Kernels rely on it, although `wmma` has no layout in the ISA: they convert sums element by element. Measured on an
-    /// H200.
+    /// Matrices C and D of `mma` and `wmma`: a row by four lanes, two columns each; the rows from 8
+    /// on in the next elements, then the columns from 8 on. With more columns than rows (`m8n32`)
+    /// the same of the transposed matrix. Kernels rely on it, although `wmma` has no layout in the
+    /// ISA: they convert sums element by element. Measured on an H200.
     Sum,
     /// Matrix A of `mma.m8n8k4` with halves: four matrices, each by two groups of four lanes.
     QuadLeft { by_columns: bool },
@@ -35,13 +35,15 @@ pub(crate) enum Layout {
     QuadSum16,
     /// Matrices C and D of `mma.m8n8k4` with halves, in `f32`.
     QuadSum32,
-    /// Matrices A and B of `wmma`, which have no layout in the ISA: row after row of the matrix, dealt to the lanes register
-    /// by register, and again from the start where there is more room than elements.
+    /// Matrices A and B of `wmma`, which have no layout in the ISA: row after row of the matrix,
+    /// dealt to the lanes register by register, and again from the start where there is more room
+    /// than elements.
     Dealt,
 }
 
-/// An order of all elements of a fragment, with the products of a sum in the order in which they are added, and the
-/// columns of B and sums so that those of a register of C are neighbours: 0, 2, 4, 6, 1, 3, 5, 7 of each eight.
+/// An order of all elements of a fragment, with the products of a sum in the order in which they
+/// are added, and the columns of B and sums so that those of a register of C are neighbours: 0, 2,
+/// 4, 6, 1, 3, 5, 7 of each eight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// Matrix after matrix, row after row, as they are in memory.
@@ -110,7 +112,8 @@ impl Fragment {
         Place { matrix: if self.is_quad() { group % 4 } else { 0 }, row, column }
     }
 
-    /// Calls a function for each element that a lane holds: with its place, its register, the lane, and its bits there.
+    /// Calls a function for each element that a lane holds: with its place, its register, the lane,
+    /// and its bits there.
     pub(super) fn for_each(&self, mut call: impl FnMut(Place, usize, usize, u64)) {
         let width = self.element.bits();
         let bits = u64::MAX >> (64 - width);
@@ -164,7 +167,8 @@ impl Fragment {
         }
     }
 
-    /// Puts all elements into `into`, in the order of `positions`. Those of lanes that are not in `executing` are zeros.
+    /// Puts all elements into `into`, in the order of `positions`. Those of lanes that are not in
+    /// `executing` are zeros.
     pub(super) fn gather<T: Copy + Default>(
         &self,
         registers: &[&Lanes],
@@ -204,7 +208,8 @@ impl Fragment {
         }
     }
 
-    /// Puts the elements of a register into `into`. They are adjacent in runs of `RUN`; a lane has `PER` of them.
+    /// Puts the elements of a register into `into`. They are adjacent in runs of `RUN`; a lane has
+    /// `PER` of them.
     fn gather_runs<T: Copy, const RUN: usize, const PER: usize>(
         &self,
         lanes: &Lanes,
@@ -230,7 +235,8 @@ impl Fragment {
         }
     }
 
-    /// Writes all elements, which are in the order of `positions`, into the registers of the lanes of `executing`.
+    /// Writes all elements, which are in the order of `positions`, into the registers of the lanes
+    /// of `executing`.
     pub(super) fn scatter(
         &self,
         executing: Mask,
@@ -270,7 +276,8 @@ impl Fragment {
         self.matrices() * self.rows * self.columns
     }
 
-    /// Returns the position of each element: register by register, lane by lane, by the index in the register.
+    /// Returns the position of each element: register by register, lane by lane, by the index in
+    /// the register.
     fn positions(&self, order: Order) -> Positions {
         let mut all = Vec::new();
         for register in 0..self.registers {

@@ -1,11 +1,13 @@
 //! Instructions between the lanes of a warp: shuffles, votes, matrix products.
 //!
-//! `decode` turns a dotted name into an [`Instruction`]. Its caller fetches the operands that [`Operands`] describes and
-//! assembles, for a `.sync` instruction, one [`Lanes`] a source from all lanes that meet (see [`Meeting`]). Then
+//! `decode` turns a dotted name into an [`Instruction`]. Its caller fetches the operands that
+//! [`Operands`] describes and assembles, for a `.sync` instruction, one [`Lanes`] a source from all
+//! lanes that meet (see [`Meeting`]). Then
 //!
 //! - [`Instruction::Exchange`]: `eval` computes every destination from every source;
-//! - [`Instruction::Transfer`] (`ldmatrix`, `stmatrix`, `wmma.load`, `wmma.store`): `pieces` lists the memory that is
-//!   accessed, the caller reads it and calls `unpack`, or calls `pack` and writes what that returns.
+//! - [`Instruction::Transfer`] (`ldmatrix`, `stmatrix`, `wmma.load`, `wmma.store`): `pieces` lists
+//!   the memory that is accessed, the caller reads it and calls `unpack`, or calls `pack` and
+//!   writes what that returns.
 //!
 //! Nothing here reads memory or a program counter. What the ISA leaves undefined is a [`Defect`].
 
@@ -78,7 +80,8 @@ pub(crate) enum Exchange {
 /// The lanes that execute an instruction together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meeting {
-    /// The lanes of the member mask, which is the last source. Lanes of the mask wait for each other, wherever they are.
+    /// The lanes of the member mask, which is the last source. Lanes of the mask wait for each
+    /// other, wherever they are.
     Members,
     /// All 32 lanes, at one program counter (`.aligned`).
     Warp,
@@ -89,7 +92,8 @@ pub(crate) enum Meeting {
 /// The operands of an instruction, in the order of the PTX text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Operands {
-    /// The destinations. `Exchange::eval` writes one [`Lanes`] a register, also for an absent optional operand.
+    /// The destinations. `Exchange::eval` writes one [`Lanes`] a register, also for an absent
+    /// optional operand.
     pub(crate) destinations: Vec<Operand>,
     /// The sources. `Exchange::eval` takes one [`Lanes`] a register.
     pub(crate) sources: Vec<Operand>,
@@ -117,7 +121,8 @@ pub(crate) enum Role {
     Members,
     /// An address in brackets. Its value is 64 bits wide, whatever the width of the register.
     Address,
-    /// The stride of a matrix in memory, in elements, which the text may leave out: `Transfer` has a default.
+    /// The stride of a matrix in memory, in elements, which the text may leave out: `Transfer` has
+    /// a default.
     Stride,
 }
 
@@ -141,22 +146,26 @@ impl Operand {
 
 /// A use of an instruction whose result the ISA leaves undefined.
 ///
-/// The destinations are written all the same: where a lane's result is undefined it gets a value that is stated here.
+/// The destinations are written all the same: where a lane's result is undefined it gets a value
+/// that is stated here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
-    /// Lanes execute a `.sync` instruction whose member mask lacks them. Each gets the result as if it were a member.
+    /// Lanes execute a `.sync` instruction whose member mask lacks them. Each gets the result as if
+    /// it were a member.
     NotMembers(Mask),
-    /// Lanes of the member mask (or of the warp, for `.aligned`) do not execute the instruction. They take no part.
+    /// Lanes of the member mask (or of the warp, for `.aligned`) do not execute the instruction.
+    /// They take no part.
     Missing(Mask),
-    /// `shfl` in lane `lane` reads lane `source`, which does not execute it. `lane` gets its own value.
+    /// `shfl` in lane `lane` reads lane `source`, which does not execute it. `lane` gets its own
+    /// value.
     ReadsInactive {
         /// The reading lane, the lowest of these.
         lane: u8,
         /// The lane that is read.
         source: u8,
     },
-    /// A lane has another address or stride than the first lane of the warp (`wmma.load`, `wmma.store`). The first
-    /// lane's is used.
+    /// A lane has another address or stride than the first lane of the warp (`wmma.load`,
+    /// `wmma.store`). The first lane's is used.
     Differs {
         /// The lowest such lane.
         lane: u8,
@@ -199,11 +208,13 @@ impl Exchange {
         }
     }
 
-    /// Computes the destinations of the lanes in `executing`; other lanes of `out` are left as they are.
+    /// Computes the destinations of the lanes in `executing`; other lanes of `out` are left as they
+    /// are.
     ///
-    /// `sources` and `out` have one element a register, in the order of [`Operands`]; a vector is its registers in
-    /// order. `members` is the member mask that the lanes met by ([`Meeting::Members`]), all lanes for
-    /// [`Meeting::Warp`], and `executing` for [`Meeting::Executing`].
+    /// `sources` and `out` have one element a register, in the order of [`Operands`]; a vector is
+    /// its registers in order. `members` is the member mask that the lanes met by
+    /// ([`Meeting::Members`]), all lanes for [`Meeting::Warp`], and `executing` for
+    /// [`Meeting::Executing`].
     ///
     /// # Errors
     ///

@@ -1,15 +1,16 @@
 //! `mma` and `wmma.mma`: D = A * B + C for matrices that the registers of a warp hold.
 //!
-//! The ISA specifies neither the order nor the rounding of a tensor core's sum. Here they are those of compute
-//! capability 9.0:
+//! The ISA specifies neither the order nor the rounding of a tensor core's sum. Here they are those
+//! of compute capability 9.0:
 //!
 //! - floating point: [`tensor`]. Subnormal numbers are numbers. A NaN is the canonical one.
 //! - `f64`: a chain of fused multiply-adds in the order of k.
 //! - integers: exact; the sum wraps to 32 bits, or saturates with `.satfinite`.
 //!
-//! The result of another device differs from this one by at most `(K + 2) * u * (|c| + sum of |a * b|)`, plus one unit in
-//! the last place of D: `u` is 2^-23, and 2^-13 for e4m3 and e5m2, whose sums some devices keep in 14 bits. Integer and
-//! `f64` products are equal to the bit.
+//! The result of another device differs from this one by at most
+//! `(K + 2) * u * (|c| + sum of |a * b|)`, plus one unit in the last place of D: `u` is 2^-23, and
+//! 2^-13 for e4m3 and e5m2, whose sums some devices keep in 14 bits. Integer and `f64` products are
+//! equal to the bit.
 
 use std::collections::HashSet;
 
@@ -80,8 +81,8 @@ impl Product {
         Ok(())
     }
 
-    /// Returns the bits of the registers of D that depend on these bits of the sources: those of each element on its row of
-    /// A, its column of B and its element of C.
+    /// Returns the bits of the registers of D that depend on these bits of the sources: those of
+    /// each element on its row of A, its column of B and its element of C.
     pub(crate) fn depending(&self, sources: &[&Lanes]) -> Vec<Lanes> {
         let mut all = vec![[0; WARP]; self.d.registers];
         if sources.len() < self.a.registers + self.b.registers + self.c.registers {

@@ -61,8 +61,8 @@ impl Shuffle {
         defect
     }
 
-    /// Returns the lane that `lane` reads (PTX ISA, "shfl.sync": the pseudo code). Bits 0 to 4 of `c` clamp the lane,
-    /// bits 8 to 12 are the mask of the segment.
+    /// Returns the lane that `lane` reads (PTX ISA, "shfl.sync": the pseudo code). Bits 0 to 4 of
+    /// `c` clamp the lane, bits 8 to 12 are the mask of the segment.
     fn target(self, lane: usize, b: u64, c: u64) -> Target {
         let lane_bits = lane as i32;
         let b = (b & 0x1f) as i32;

@@ -1,22 +1,26 @@
-//! The sums of a tensor core of compute capability 9.0, to the bit: found by comparison with an H200.
+//! The sums of a tensor core of compute capability 9.0, to the bit: found by comparison with an
+//! H200.
 //!
-//! A step adds a number and products: each term is cut off towards zero below the unit, 2^-[`KEPT`] of the largest term;
-//! the sum of these is exact, and rounded once. Here a sum begins at 1.5 * 2^52 units in `f64`, where each addition rounds
-//! to the nearest unit. A term made smaller by almost half a unit is so cut off. All in plain loops over eight columns,
-//! which the compiler turns into vector instructions. Infinities and NaN stay what they are in this arithmetic.
+//! A step adds a number and products: each term is cut off towards zero below the unit, 2^-[`KEPT`]
+//! of the largest term; the sum of these is exact, and rounded once. Here a sum begins at 1.5 *
+//! 2^52 units in `f64`, where each addition rounds to the nearest unit. A term made smaller by
+//! almost half a unit is so cut off. All in plain loops over eight columns, which the compiler
+//! turns into vector instructions. Infinities and NaN stay what they are in this arithmetic.
 
 use super::element::{Element, nearest_half};
 
 /// The bits of a sum below the highest bit of its largest term.
 const KEPT: f32 = 25.0;
-/// The largest part of a unit below its half that leaves each term of 25 bits below 2^27 units exact.
+/// The largest part of a unit below its half that leaves each term of 25 bits below 2^27 units
+/// exact.
 const ALMOST_HALF: f64 = 0.5 - 1.0 / (1 << 26) as f64;
 /// The exponent of zeros: with it, that of a product is below that of any other.
 const ZERO: f32 = -2048.0;
 /// The least exponent of an `f32`.
 const LEAST: f32 = -126.0;
 
-/// Returns the exponent of a value. A subnormal has the least one of its type, with zeros above its significand.
+/// Returns the exponent of a value. A subnormal has the least one of its type, with zeros above its
+/// significand.
 #[inline(always)]
 fn exponent(value: f32, least: f32) -> f32 {
     let field = (value.to_bits() >> 23 & 0xff) as i32 as f32 - 127.0;
@@ -205,8 +209,8 @@ impl<'a> Factors<'a> {
         self.eight(index / self.columns, index % self.columns / 8, from, depth)
     }
 
-    /// Adds the products `from` to `from + depth`, 16 or fewer, to each sum in one step. A sum that is too large is
-    /// infinite.
+    /// Adds the products `from` to `from + depth`, 16 or fewer, to each sum in one step. A sum that
+    /// is too large is infinite.
     pub(super) fn step(self, sums: &mut Sums, rounding: Sum, from: usize, depth: usize) {
         let Sums { values, tops, exact } = sums;
         tops.clear();
@@ -251,8 +255,9 @@ impl<'a> Factors<'a> {
         }
     }
 
-    /// Adds 16 or 32 products of 8-bit elements, which are compiled to products of halves: first those whose place in
-    /// their register is low (the first half), then those whose place is high; then C, rounded to nearest.
+    /// Adds 16 or 32 products of 8-bit elements, which are compiled to products of halves: first
+    /// those whose place in their register is low (the first half), then those whose place is high;
+    /// then C, rounded to nearest.
     pub(super) fn eight_bits(self, sums: &mut Sums, rounding: Sum, c: &mut Vec<f32>) {
         c.clear();
         c.extend_from_slice(&sums.values);
@@ -265,7 +270,8 @@ impl<'a> Factors<'a> {
         }
     }
 
-    /// Adds four products in `f32`: this shape is compiled to fused multiply-adds, which differ with the type of D.
+    /// Adds four products in `f32`: this shape is compiled to fused multiply-adds, which differ
+    /// with the type of D.
     pub(super) fn quad(self, sums: &mut Sums, rounding: Sum) {
         for (index, c) in sums.values.iter_mut().enumerate() {
             let factors = self.around(index, 0, 4);
@@ -297,7 +303,8 @@ struct EightFactors<'a> {
 }
 
 impl EightFactors<'_> {
-    /// Returns the exponents of the largest terms; `tops` has those of C, and at least that of the least product.
+    /// Returns the exponents of the largest terms; `tops` has those of C, and at least that of the
+    /// least product.
     #[inline(always)]
     fn tops(self, tops: &[f32; 8]) -> [f32; 8] {
         let mut tops = *tops;

@@ -1,4 +1,5 @@
-//! `ldmatrix`, `stmatrix`, `wmma.load`, `wmma.store` and `movmatrix`: matrices between memory and registers.
+//! `ldmatrix`, `stmatrix`, `wmma.load`, `wmma.store` and `movmatrix`: matrices between memory and
+//! registers.
 
 use super::fragment::{Fragment, Order};
 use super::{Defect, Operand, Operands, Role, Work, lanes_of};
@@ -25,13 +26,15 @@ pub(crate) struct Transfer {
 /// The matrices that a transfer moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Matrix {
-    /// `count` matrices of 8 rows of 8 elements of 2 bytes, one register each; a lane gives the address of a row.
+    /// `count` matrices of 8 rows of 8 elements of 2 bytes, one register each; a lane gives the
+    /// address of a row.
     Rows { count: usize, transpose: bool },
     /// A matrix of `wmma` with one address and a stride between its rows, or between its columns.
     Whole { fragment: Fragment, by_columns: bool },
 }
 
-/// One access to memory. The bytes of the accesses of a transfer follow each other in the list of its bytes.
+/// One access to memory. The bytes of the accesses of a transfer follow each other in the list of
+/// its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// The lane that makes the access.
@@ -66,12 +69,14 @@ impl Transfer {
 
     /// Appends the accesses to memory, in the order of their bytes.
     ///
-    /// `addresses` has the address of each lane, `stride` the stride in elements if the text has one.
+    /// `addresses` has the address of each lane, `stride` the stride in elements if the text has
+    /// one.
     ///
     /// # Errors
     ///
-    /// What the ISA leaves undefined. `pieces` is appended to all the same: a row whose lane does not execute is read
-    /// from (written to) the address that the lane's element of `addresses` has.
+    /// What the ISA leaves undefined. `pieces` is appended to all the same: a row whose lane does
+    /// not execute is read from (written to) the address that the lane's element of `addresses`
+    /// has.
     pub(crate) fn pieces(
         &self,
         addresses: &Lanes,
@@ -118,7 +123,8 @@ impl Transfer {
         if executing == Mask::MAX { defect } else { Err(Defect::Missing(!executing)) }
     }
 
-    /// Writes the destinations of a load into the lanes of `executing`, from the bytes of its pieces.
+    /// Writes the destinations of a load into the lanes of `executing`, from the bytes of its
+    /// pieces.
     pub(crate) fn unpack(&self, bytes: &[u8], executing: Mask, work: &mut Work, out: &mut [Lanes]) {
         match self.matrix {
             Matrix::Rows { transpose, .. } => {
@@ -138,8 +144,8 @@ impl Transfer {
         }
     }
 
-    /// Appends the bytes of a store's pieces, from the registers of its value. Those of lanes that are not in
-    /// `executing` are 0.
+    /// Appends the bytes of a store's pieces, from the registers of its value. Those of lanes that
+    /// are not in `executing` are 0.
     pub(crate) fn pack(
         &self,
         value: &[&Lanes],

@@ -57,7 +57,8 @@ impl Vote {
 /// `match.any.sync` and `match.all.sync`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Match {
-    /// `.all`: the whole mask where all lanes have one value, else 0. `.any`: the lanes with the lane's own value.
+    /// `.all`: the whole mask where all lanes have one value, else 0. `.any`: the lanes with the
+    /// lane's own value.
     pub(crate) all: bool,
     pub(crate) ty: Type,
 }

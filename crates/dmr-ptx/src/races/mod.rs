@@ -1,19 +1,22 @@
-//! Races of global memory within one launch: two threads access a byte without order, and one of them writes it.
+//! Races of global memory within one launch: two threads access a byte without order, and one of
+//! them writes it.
 //!
-//! For every byte it keeps the last write and two reads since. Threads of one block are ordered as the caller says
-//! (barriers, warp barriers). Across blocks, and also within one, an access is ordered before a later one if the
-//! block of the first executed a fence (of the whole device) after it, and the block of the later one made an atomic
-//! or volatile access after that fence. This orders more than the memory model of PTX does:
+//! For every byte it keeps the last write and two reads since. Threads of one block are ordered as
+//! the caller says (barriers, warp barriers). Across blocks, and also within one, an access is
+//! ordered before a later one if the block of the first executed a fence (of the whole device)
+//! after it, and the block of the later one made an atomic or volatile access after that fence.
+//! This orders more than the memory model of PTX does:
 //!
-//! - the address of the atomic access does not count, nor whether it read what the other block wrote;
+//! - the address of the atomic access does not count, nor whether it read what the other block
+//!   wrote;
 //! - fence and atomic access may be of any thread of their block;
 //! - a poll needs no fence behind it.
 //!
-//! So decoupled look-back, barriers of a grid and locks that fence what they publish are never reported, at the price
-//! of missed races. What they publish without a fence is reported.
+//! So decoupled look-back, barriers of a grid and locks that fence what they publish are never
+//! reported, at the price of missed races. What they publish without a fence is reported.
 //!
-//! One of the two accesses must be a plain write, and none an atomic or volatile read: flags are often written plainly,
-//! and a loop around `atomicCAS` reads plainly first.
+//! One of the two accesses must be a plain write, and none an atomic or volatile read: flags are
+//! often written plainly, and a loop around `atomicCAS` reads plainly first.
 //!
 //! Memory is bounded: at [`LIMIT`] bytes everything is forgotten, which can only miss races.
 
@@ -50,7 +53,8 @@ impl Kind {
         matches!(self, Self::StrongRead | Self::StrongWrite | Self::BlockWrite)
     }
 
-    /// Returns whether two accesses of these kinds are a race if they are not ordered. Strong reads are not kept.
+    /// Returns whether two accesses of these kinds are a race if they are not ordered. Strong reads
+    /// are not kept.
     fn races_with(self, other: Self) -> bool {
         self == Self::Write || other == Self::Write
     }
@@ -127,10 +131,12 @@ pub(crate) struct Races {
 }
 
 impl Races {
-    /// Notes an access, and returns an earlier one that races with it. Call it before the bytes change.
+    /// Notes an access, and returns an earlier one that races with it. Call it before the bytes
+    /// change.
     ///
-    /// `seen(thread, other, stamp)` returns whether in the access's block the access of `other` with `stamp` is ordered
-    /// before what `thread` does now. For threads of two warps it must return the same whatever their lanes.
+    /// `seen(thread, other, stamp)` returns whether in the access's block the access of `other`
+    /// with `stamp` is ordered before what `thread` does now. For threads of two warps it must
+    /// return the same whatever their lanes.
     pub(crate) fn touch(
         &mut self,
         touch: &Touch,
@@ -147,8 +153,8 @@ impl Races {
         found
     }
 
-    /// Notes a fence of a thread of a block, of the scope of the device or a wider one. Call it also before an access
-    /// that releases.
+    /// Notes a fence of a thread of a block, of the scope of the device or a wider one. Call it
+    /// also before an access that releases.
     pub(crate) fn fence(&mut self, block: u32) {
         if !self.blocks.release(block) {
             self.forget();

@@ -94,7 +94,8 @@ impl Records {
         Earlier { block, thread, kind, instruction, lane_bytes }
     }
 
-    /// Returns the bytes that they take: at most [`super::LIMIT`], which is reached before their numbers run out.
+    /// Returns the bytes that they take: at most [`super::LIMIT`], which is reached before their
+    /// numbers run out.
     pub(super) fn bytes(&self) -> usize {
         self.list.len() * size_of::<Record>()
     }

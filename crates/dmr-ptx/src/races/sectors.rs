@@ -1,5 +1,5 @@
-//! The last accesses to each byte of memory: one cell for 32 bytes as long as full lanes of a warp access all of them,
-//! then one for each word, then one for each byte.
+//! The last accesses to each byte of memory: one cell for 32 bytes as long as full lanes of a warp
+//! access all of them, then one for each word, then one for each byte.
 
 use super::records::Entry;
 use super::{Check, Kind};
@@ -60,7 +60,8 @@ impl Cell {
 /// The last accesses to 32 bytes.
 #[derive(Debug)]
 enum Sector {
-    /// Each access was to all bytes by lanes that follow each other; an entry has the lane of byte 0.
+    /// Each access was to all bytes by lanes that follow each other; an entry has the lane of byte
+    /// 0.
     Whole(Cell),
     Words(Box<[Cell; WORDS]>),
     Bytes(Box<[Cell; BYTES]>),
@@ -153,8 +154,8 @@ impl Sector {
     }
 }
 
-/// Returns whether an access to all bytes relates to `other` in each byte as it does in the first: it is of another
-/// warp, or each byte is of the same lane in both.
+/// Returns whether an access to all bytes relates to `other` in each byte as it does in the first:
+/// it is of another warp, or each byte is of the same lane in both.
 fn is_apart_or_equal<S: Seen>(span: &Span, other: Entry, check: &Check<'_, S>) -> bool {
     let mine = &check.record;
     let other_record = check.records.get(other);
@@ -176,8 +177,8 @@ pub(super) struct Sectors {
 }
 
 impl Sectors {
-    /// Notes an access to bytes of a sector, and returns an earlier one that races with it: the offset in the sector of
-    /// the first byte, and the access.
+    /// Notes an access to bytes of a sector, and returns an earlier one that races with it: the
+    /// offset in the sector of the first byte, and the access.
     pub(super) fn touch<S: Seen>(
         &mut self,
         sector: u64,

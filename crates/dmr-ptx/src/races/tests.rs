@@ -156,7 +156,8 @@ fn a_write_after_the_fence_is_not_released_by_it() {
 fn a_chain_of_blocks_passes_the_order_on() {
     let mut races = Races::default();
     for block in 0..100 {
-        // Each block waits for the one before, reads what all before have written, and publishes its own part.
+        // Each block waits for the one before, reads what all before have written, and publishes
+        // its own part.
         if block > 0 {
             assert_eq!(
                 touch(&mut races, lane(block, 0, StrongRead, 4 * u64::from(block - 1), 4)),

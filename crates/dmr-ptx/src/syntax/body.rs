@@ -178,7 +178,8 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Closes a scope. Uses of its labels get their ids; the others are left to the scope around it.
+    /// Closes a scope. Uses of its labels get their ids; the others are left to the scope around
+    /// it.
     fn close_scope(&mut self) -> Result<(), ParseError> {
         let start = self.body.scopes.pop().unwrap_or(0);
         let depth = self.names.depth();

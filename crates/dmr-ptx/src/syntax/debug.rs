@@ -71,7 +71,8 @@ impl<'a> Lines<'a> {
 }
 
 impl Parser<'_> {
-    /// Reads `.file number "name"`, with or without a folder in front of the name, and a time and a size behind it.
+    /// Reads `.file number "name"`, with or without a folder in front of the name, and a time and a
+    /// size behind it.
     pub(super) fn file(&mut self) -> Result<(), ParseError> {
         self.advance()?;
         let number = self.small()?;

@@ -56,7 +56,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Reads a value, or a list of values where there are dimensions left. Returns the length of the list.
+    /// Reads a value, or a list of values where there are dimensions left. Returns the length of
+    /// the list.
     fn values(
         &mut self,
         target: &mut Target<'_>,
@@ -68,7 +69,8 @@ impl Parser<'_> {
             return Ok(1);
         };
         self.expect("{")?;
-        // As in C, values without braces of their own fill the inner dimensions one after the other.
+        // As in C, values without braces of their own fill the inner dimensions one after the
+        // other.
         let flat = !inner.is_empty() && !self.is("{");
         let row = if flat { count(inner).unwrap_or(0) } else { 1 };
         let limit = length.map(|length| length.saturating_mul(row));

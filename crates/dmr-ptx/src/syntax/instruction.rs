@@ -40,7 +40,8 @@ pub struct UsedBytes {
 /// A register.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Register {
-    /// The name, with its number: `%r17`. Two registers of one body share it where a nested scope declares it again.
+    /// The name, with its number: `%r17`. Two registers of one body share it where a nested scope
+    /// declares it again.
     pub name: String,
     /// The type of an element.
     pub ty: Type,
@@ -90,9 +91,10 @@ pub struct Instruction {
     pub at: Position,
     /// The operands, in the order of the text.
     ///
-    /// `call` has always these, whether the text names them or not: the list of return values, the function (a
-    /// [`Symbol::Function`], or a register for an indirect call), the list of arguments; an indirect call has a fourth,
-    /// [`Operand::Prototype`] or [`Operand::CallTargets`].
+    /// `call` has always these, whether the text names them or not: the list of return values, the
+    /// function (a [`Symbol::Function`], or a register for an indirect call), the list of
+    /// arguments; an indirect call has a fourth, [`Operand::Prototype`] or
+    /// [`Operand::CallTargets`].
     pub operands: Box<[Operand]>,
 }
 
@@ -110,7 +112,8 @@ pub struct Guard {
 pub enum Operand {
     /// A register, also a whole vector register.
     Register(RegisterId),
-    /// An element of a vector register (`v.x`), or the bytes of one for video instructions (`r.b0`, `r.h1`).
+    /// An element of a vector register (`v.x`), or the bytes of one for video instructions (`r.b0`,
+    /// `r.h1`).
     Element(RegisterId, Selector),
     /// An integer constant: 64 bits in two's complement. The instruction's type says what it means.
     Integer(u64),
@@ -118,7 +121,8 @@ pub enum Operand {
     Float32(u32),
     /// A double-precision constant: its bits (`0d3FF0000000000000`, `1.5`).
     Float64(u64),
-    /// A symbol and an offset in bytes: its address for `mov`; also an element of an array (`table[2]`).
+    /// A symbol and an offset in bytes: its address for `mov`; also an element of an array
+    /// (`table[2]`).
     Symbol(Symbol, i64),
     /// A label of an instruction.
     Label(LabelId),
@@ -132,7 +136,8 @@ pub enum Operand {
     Special(SpecialRegister),
     /// A place in memory (`[%rd1+16]`).
     Address(Address),
-    /// Brackets with more than an address: a texture or tensor and its coordinates (`[map, {%r1, %r2}]`).
+    /// Brackets with more than an address: a texture or tensor and its coordinates
+    /// (`[map, {%r1, %r2}]`).
     Indexed(Box<[Operand]>),
     /// A vector of registers or constants (`{%r1, %r2}`).
     Vector(Box<[Operand]>),
@@ -173,7 +178,8 @@ pub enum Base {
 /// A part of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selector {
-    /// The element of a vector: 0 for `.x` or `.r`, 1 for `.y` or `.g`, 2 for `.z` or `.b`, 3 for `.w` or `.a`.
+    /// The element of a vector: 0 for `.x` or `.r`, 1 for `.y` or `.g`, 2 for `.z` or `.b`, 3 for
+    /// `.w` or `.a`.
     Element(u8),
     /// The byte of this number (`.b0`).
     Byte(u8),

@@ -1,4 +1,5 @@
-//! Several parsed texts into one module: a declaration in one and the definition in another become one.
+//! Several parsed texts into one module: a declaration in one and the definition in another become
+//! one.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -26,8 +27,8 @@ impl LinkError {
     }
 }
 
-/// Links modules: names that are `.visible`, `.weak`, `.common` or `.extern` mean the same in all of them. Lines stay
-/// those of each text.
+/// Links modules: names that are `.visible`, `.weak`, `.common` or `.extern` mean the same in all
+/// of them. Lines stay those of each text.
 ///
 /// # Errors
 ///

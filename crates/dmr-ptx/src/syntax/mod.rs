@@ -26,9 +26,10 @@ const MAX_BYTES: usize = 1 << 30;
 
 /// Parses the text of a PTX module.
 ///
-/// The text ends at its first NUL byte, if it has one; it may have up to 1 GiB. It is read once, from front to back.
-/// What the result takes is bounded by a multiple of the text's length, whatever it says: a register that no
-/// instruction names takes nothing, an array takes the values that the text gives it.
+/// The text ends at its first NUL byte, if it has one; it may have up to 1 GiB. It is read once,
+/// from front to back. What the result takes is bounded by a multiple of the text's length,
+/// whatever it says: a register that no instruction names takes nothing, an array takes the values
+/// that the text gives it.
 ///
 /// Instructions are not checked: an opcode may be any name, with any operands.
 ///

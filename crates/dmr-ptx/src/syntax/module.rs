@@ -1,4 +1,5 @@
-//! A parsed module: its variables, functions and instructions, with every name resolved to an index.
+//! A parsed module: its variables, functions and instructions, with every name resolved to an
+//! index.
 
 use std::sync::Arc;
 
@@ -17,13 +18,15 @@ pub struct Position {
 
 /// The content of one PTX text.
 ///
-/// Ids are indices: a [`VariableId::Module`] of [`Module::variables`], a [`FunctionId`] of [`Module::functions`], an
-/// [`OpcodeId`] of [`Module::opcodes`], a [`SourceId`] of [`Module::sources`].
+/// Ids are indices: a [`VariableId::Module`] of [`Module::variables`], a [`FunctionId`] of
+/// [`Module::functions`], an [`OpcodeId`] of [`Module::opcodes`], a [`SourceId`] of
+/// [`Module::sources`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Module {
     /// The version of PTX (`.version 8.7`): major, minor.
     pub version: (u32, u32),
-    /// The architecture that the text was made for (`.target sm_90a, texmode_independent`): `sm_90a`.
+    /// The architecture that the text was made for (`.target sm_90a, texmode_independent`):
+    /// `sm_90a`.
     pub target: String,
     /// The other words of `.target`: `texmode_independent`, `debug`, `map_f64_to_f32`.
     pub target_options: Vec<String>,
@@ -31,7 +34,8 @@ pub struct Module {
     pub address_bits: u32,
     /// Variables outside of functions, in the order of their first declaration.
     pub variables: Vec<Variable>,
-    /// Kernels and functions, in the order of their first declaration. A declaration and its definition are one.
+    /// Kernels and functions, in the order of their first declaration. A declaration and its
+    /// definition are one.
     pub functions: Vec<Function>,
     /// The opcodes in use, each once.
     pub opcodes: Vec<Opcode>,
@@ -129,8 +133,9 @@ pub struct Variable {
     pub opaque: bool,
     /// The number of elements of a vector (`.v2`): 1, 2, 4 or 8.
     pub vector: u32,
-    /// The number of values (of vectors, where it has some): 1 unless it is an array, the product of the dimensions of
-    /// an array, `None` for an array without a length (`.extern .shared .b8 buffer[]`).
+    /// The number of values (of vectors, where it has some): 1 unless it is an array, the product
+    /// of the dimensions of an array, `None` for an array without a length
+    /// (`.extern .shared .b8 buffer[]`).
     pub count: Option<u64>,
     /// The alignment in bytes, a power of two: that of `.align`, or the size of one value.
     pub align: u64,
@@ -191,14 +196,16 @@ pub enum InitialValue {
 
 /// The address of a symbol as an initial value.
 ///
-/// Its bytes are the low `bytes` bytes of `((address(symbol) + addend) & mask) >> mask.trailing_zeros()`.
+/// Its bytes are the low `bytes` bytes of
+/// `((address(symbol) + addend) & mask) >> mask.trailing_zeros()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitialAddress {
     /// The symbol: a variable of the module or a function.
     pub symbol: Symbol,
     /// Bytes to add.
     pub addend: i64,
-    /// True if it is a generic address (`generic(symbol)`) instead of one within the symbol's space.
+    /// True if it is a generic address (`generic(symbol)`) instead of one within the symbol's
+    /// space.
     pub generic: bool,
     /// The bits of the address (`0xFF00(symbol)`); all of them without a mask.
     pub mask: u64,
@@ -234,7 +241,8 @@ pub struct Function {
 /// Performance directives of a kernel; `None` where the text has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// `.maxntid`: the largest number of threads of a block, as a product (missing dimensions are 1).
+    /// `.maxntid`: the largest number of threads of a block, as a product (missing dimensions are
+    /// 1).
     pub max_threads: Option<[u32; 3]>,
     /// `.reqntid`: the number of threads of a block (missing dimensions are 1).
     pub required_threads: Option<[u32; 3]>,

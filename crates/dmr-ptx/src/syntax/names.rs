@@ -133,7 +133,8 @@ impl<'a> Names<'a> {
         true
     }
 
-    /// Declares a range of names in the innermost scope; returns false if the scope has it, or its first, already.
+    /// Declares a range of names in the innermost scope; returns false if the scope has it, or its
+    /// first, already.
     #[must_use]
     pub(super) fn declare_range(&mut self, prefix: &'a str, count: u32, of: RangeOf) -> bool {
         let depth = self.depth();

@@ -24,7 +24,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads the operands of `call`: return values, function, arguments, and what an indirect call may reach.
+    /// Reads the operands of `call`: return values, function, arguments, and what an indirect call
+    /// may reach.
     pub(super) fn call_operands(&mut self) -> Result<Vec<Operand>, ParseError> {
         let mut operands = vec![Operand::List(Box::default())];
         if self.take("(")? {
@@ -115,7 +116,8 @@ impl<'a> Parser<'a> {
                     self.advance()?;
                     return self.element(register, part, at);
                 }
-                // Of sums the assembler accepts those of an operand of its own, not in a vector or a list.
+                // Of sums the assembler accepts those of an operand of its own, not in a vector or
+                // a list.
                 if self.is("+") && place.is_some() {
                     return Ok(Operand::Sum(register, self.offset()?));
                 }

@@ -221,7 +221,8 @@ impl<'a> Parser<'a> {
         self.advance()
     }
 
-    /// Reads `.pragma "...";`, and returns the mask of `used_bytes_mask`: no other one changes the result of a program.
+    /// Reads `.pragma "...";`, and returns the mask of `used_bytes_mask`: no other one changes the
+    /// result of a program.
     pub(super) fn pragma(&mut self) -> Result<Option<u32>, ParseError> {
         self.advance()?;
         let mut used = None;

@@ -123,7 +123,8 @@ impl<'a> Lexer<'a> {
         ParseError { at: self.position(), message: message.into() }
     }
 
-    /// Returns whether a word, modifier or closing bracket ends right here, so that a dot continues it.
+    /// Returns whether a word, modifier or closing bracket ends right here, so that a dot continues
+    /// it.
     fn after_word(&self) -> bool {
         let before = self.at.checked_sub(1).and_then(|at| self.text.as_bytes().get(at));
         before.is_some_and(|&byte| is_word(byte))
@@ -321,7 +322,8 @@ fn number(digits: &str) -> Result<Number, &'static str> {
     }
     let hexadecimal = digits.starts_with("0x") || digits.starts_with("0X");
     if !hexadecimal && digits.contains(['.', 'e', 'E']) {
-        // Rust's reading of decimals is exact. It is linear in the digits, and words such as `inf` do not get here.
+        // Rust's reading of decimals is exact. It is linear in the digits, and words such as `inf`
+        // do not get here.
         return match digits.parse::<f64>() {
             Ok(value) if value.is_finite() => Ok(Number::Double(value)),
             Ok(_) => Err("this is too large for .f64"),

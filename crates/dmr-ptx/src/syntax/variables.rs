@@ -13,7 +13,8 @@ const MAX_BYTES: u64 = 1 << 40;
 const MAX_ALIGN: u64 = 1 << 20;
 /// The largest number of dimensions of an array.
 const MAX_DIMENSIONS: usize = 16;
-/// The largest number of variables that ranges (`a<10>`) declare in one text. Registers do not count.
+/// The largest number of variables that ranges (`a<10>`) declare in one text. Registers do not
+/// count.
 const MAX_RANGED_VARIABLES: u64 = 1 << 16;
 
 /// The directives in front of the names of a declaration.

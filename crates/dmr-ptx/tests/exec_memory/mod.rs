@@ -81,7 +81,8 @@ pub(crate) fn params(values: &[u64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// Runs the first kernel of a program on `blocks` blocks of `threads` threads; its parameters are all of 8 bytes.
+/// Runs the first kernel of a program on `blocks` blocks of `threads` threads; its parameters are
+/// all of 8 bytes.
 pub(crate) fn run(
     text: &str,
     blocks: u32,

@@ -147,7 +147,8 @@ fn meetings(list: &mut List) {
     }
 }
 
-/// The words of the operands into the shared memory of the warp: 16 bytes a lane at `%r31`, the warp's at `%r30`.
+/// The words of the operands into the shared memory of the warp: 16 bytes a lane at `%r31`, the
+/// warp's at `%r30`.
 const TO_SHARED: &str = ".shared .align 128 .b8 tile[2048];\nmov.u32 %r4, %laneid;\nshr.u32 %r5, %r2, 5;\nshl.b32 %r5, %r5, 9;\n\
     mov.u32 %r30, tile;\nadd.u32 %r30, %r30, %r5;\nshl.b32 %r6, %r4, 4;\nadd.u32 %r31, %r30, %r6;\n\
     st.shared.v2.b64 [%r31], {%x0, %x1};\nbar.warp.sync 0xffffffff;\n";

@@ -1,7 +1,8 @@
-//! The forms of instructions that are compared with a GPU: their kernels, their operands, their digests.
+//! The forms of instructions that are compared with a GPU: their kernels, their operands, their
+//! digests.
 //!
-//! A form is a kernel whose thread `n` reads the words of row `n` and writes one or more words. The same text runs on a
-//! GPU and on the interpreter.
+//! A form is a kernel whose thread `n` reads the words of row `n` and writes one or more words. The
+//! same text runs on a GPU and on the interpreter.
 
 pub(crate) mod floats;
 pub(crate) mod integers;
@@ -78,8 +79,8 @@ impl Form {
         words.chunks(BLOCK as usize * width.max(1)).step_by(SAMPLED)
     }
 
-    /// Returns the greatest difference between results of an approximation: relative and absolute. Twice the bound of
-    /// the ISA, because each of the two keeps it.
+    /// Returns the greatest difference between results of an approximation: relative and absolute.
+    /// Twice the bound of the ISA, because each of the two keeps it.
     pub(crate) fn tolerance(&self) -> (f64, f64) {
         let name = self.name.split('.').next().unwrap_or("");
         let is = |ty: &str| self.name.ends_with(ty) || self.name.ends_with(&format!("{ty}x2"));
@@ -116,7 +117,8 @@ pub(crate) enum Class {
 /// An operand of a simple form: its register class and its values.
 pub(crate) type Source = (Class, Kind);
 
-/// Returns the body of an instruction with one result; `{d}` stands for the result, `{0}` to `{5}` for the operands.
+/// Returns the body of an instruction with one result; `{d}` stands for the result, `{0}` to `{5}`
+/// for the operands.
 pub(crate) fn body(instruction: &str, result: Class, sources: &[Source]) -> String {
     let mut text = String::new();
     let mut instruction = instruction.to_owned();

@@ -89,7 +89,8 @@ fn edges(kind: Kind) -> Vec<u64> {
         Kind::Bf16 => floats(7, 8),
         Kind::F32 => floats(23, 8),
         Kind::F64 => {
-            // Near the least normal `f32`, and the greatest, between two of them, and near integers' limits.
+            // Near the least normal `f32`, and the greatest, between two of them, and near
+            // integers' limits.
             let mut all = floats(52, 11);
             all.extend([
                 0x380f_ffff_ffff_ffff,

@@ -163,7 +163,8 @@ fn memory(list: &mut List) {
     }
 }
 
-/// The body of an atomic on the word of the thread: `load` makes registers from `%x0`, `%x1`, `%x2`.
+/// The body of an atomic on the word of the thread: `load` makes registers from `%x0`, `%x1`,
+/// `%x2`.
 fn atomic(space: &str, class: Class, instruction: &str) -> String {
     let (address, start) = if space == "shared" {
         (

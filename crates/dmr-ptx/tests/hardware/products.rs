@@ -161,7 +161,8 @@ fn products(list: &mut List) {
     }
 }
 
-/// A product of `wmma`: matrices come from the operands' rows of the warp and go to the results' ones.
+/// A product of `wmma`: matrices come from the operands' rows of the warp and go to the results'
+/// ones.
 fn wmma(list: &mut List) {
     let mut add = |shape: [usize; 3], types: [&str; 4], layouts: [&str; 2], last: &str| {
         let [m, n, k] = shape;
@@ -250,7 +251,8 @@ fn wmma(list: &mut List) {
     }
 }
 
-/// Stores operand `n` of a row in the memory of its matrix: 64 bits, of two operands if these have 32.
+/// Stores operand `n` of a row in the memory of its matrix: 64 bits, of two operands if these have
+/// 32.
 fn to_memory(kind: Kind, n: usize) -> String {
     let at = n / 8 * 2048 + n % 8 * 8;
     if let Kind::Matrix(_) = kind {

@@ -49,7 +49,8 @@ impl GlobalMemory for Memory {
     }
 }
 
-/// Runs every `step`th block of a form, and returns the words of its results, or why it does not run.
+/// Runs every `step`th block of a form, and returns the words of its results, or why it does not
+/// run.
 pub(crate) fn results(form: &Form, step: usize) -> Result<Vec<u64>, String> {
     let program = Program::load(&format!("{HEADER}{}", form.kernel("form")))
         .map_err(|error| error.to_string())?;
@@ -70,7 +71,8 @@ pub(crate) fn results(form: &Form, step: usize) -> Result<Vec<u64>, String> {
     Ok(memory.results.chunks_exact(8).map(word).collect())
 }
 
-/// Calls `check` for each form, on as many threads as there are processors, and returns what it returns.
+/// Calls `check` for each form, on as many threads as there are processors, and returns what it
+/// returns.
 pub(crate) fn on_all<F: Sync, T: Send>(forms: &[F], check: impl Fn(&F) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

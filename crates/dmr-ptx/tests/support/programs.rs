@@ -1,4 +1,5 @@
-//! Random programs for the interpreter: a few statements of the fixtures and tests, with words changed, in a small kernel.
+//! Random programs for the interpreter: a few statements of the fixtures and tests, with words
+//! changed, in a small kernel.
 #![allow(dead_code, reason = "each user needs a part of it")]
 
 use dmr_ptx::{Access, AccessError, Checks, GlobalMemory, Launch, Program};
@@ -30,7 +31,8 @@ const DECLARATIONS: [(&str, &str); 6] = [
     ),
 ];
 
-/// The beginning of the kernel: registers with values, and addresses of every space in the first of `%rd`.
+/// The beginning of the kernel: registers with values, and addresses of every space in the first of
+/// `%rd`.
 const START: &str = ".visible .entry k(.param .u64 out, .param .u64 n) {
 .reg .b16 %h<8>; .reg .b32 %r<20>; .reg .b64 %rd<20>; .reg .f32 %f<8>; .reg .f64 %d<8>; .reg .pred %p<8>; .reg .b128 %q<2>;
 .reg .v4 .b32 %v; .shared .align 16 .b8 tile[512]; .local .align 16 .b8 depot[64];
@@ -39,7 +41,8 @@ mad.wide.u32 %rd1, %r1, 4, %rd0; shl.b32 %r6, %r1, 2; add.u32 %r5, %r2, %r6; set
 cvta.local.u64 %rd3, %rd2; cvta.shared.u64 %rd4, tile; cvt.rn.f32.u32 %f1, %r1; cvt.rn.f64.u32 %d1, %r1;
 ";
 
-/// The texts whose statements are in the pool. What is no statement is left out when the pool is made.
+/// The texts whose statements are in the pool. What is no statement is left out when the pool is
+/// made.
 const SOURCES: [&str; 15] = [
     include_str!("../fixtures/vectors.ptx"),
     include_str!("../fixtures/blocks.ptx"),
@@ -285,7 +288,8 @@ impl GlobalMemory for Guarded {
     }
 }
 
-/// Runs the kernels of a program in a few threads, with random parameters. Returns whether one could be run.
+/// Runs the kernels of a program in a few threads, with random parameters. Returns whether one
+/// could be run.
 pub(crate) fn run(program: &Program, number: u64) -> bool {
     let random = &mut fastrand::Rng::with_seed(!number);
     let globals = vec![BASE; program.globals().len()];

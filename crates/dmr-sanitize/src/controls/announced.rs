@@ -1,5 +1,5 @@
-//! Faults in blocks of a pool that announces them through NVTX, and launches whose kernels make accesses that
-//! were not declared.
+//! Faults in blocks of a pool that announces them through NVTX, and launches whose kernels make
+//! accesses that were not declared.
 
 #![allow(unsafe_code, reason = "commits faults")]
 

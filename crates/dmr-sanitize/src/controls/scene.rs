@@ -73,8 +73,8 @@ impl Scene {
         Ok(())
     }
 
-    /// Commits the fault of a read of memory that was never written: a kernel reads a new block, and
-    /// adds to the word in `sum`. Frees both blocks.
+    /// Commits the fault of a read of memory that was never written: a kernel reads a new block,
+    /// and adds to the word in `sum`. Frees both blocks.
     pub(super) fn read_unwritten(
         &self,
         resource: &impl DeviceMemoryResource,

@@ -1,5 +1,5 @@
-//! Errors of the driver that tests provoke on purpose: memcheck reports each, and the runner demands
-//! exactly these.
+//! Errors of the driver that tests provoke on purpose: memcheck reports each, and the runner
+//! demands exactly these.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -44,12 +44,13 @@ impl Kernels {
         unsafe { launch.launch(LaunchConfig::for_num_elems(bytes)) }.map(drop)
     }
 
-    /// Submits: word i of `to` becomes the sum of the [`BLOCK`] words of `from` from `BLOCK * i` on.
+    /// Submits: word i of `to` becomes the sum of the [`BLOCK`] words of `from` from `BLOCK * i`
+    /// on.
     ///
     /// # Safety
     ///
-    /// `from` is device memory of `words` words, `to` of one word for each [`BLOCK`] of them, rounded
-    /// up; this work may use both.
+    /// `from` is device memory of `words` words, `to` of one word for each [`BLOCK`] of them,
+    /// rounded up; this work may use both.
     pub(crate) unsafe fn sum(
         &self,
         stream: &Arc<CudaStream>,

@@ -1,5 +1,5 @@
-//! The device tests that run under Compute Sanitizer, on every stack or on the one that `--stack` names.
-//! Without a GPU they run on the simulated driver.
+//! The device tests that run under Compute Sanitizer, on every stack or on the one that `--stack`
+//! names. Without a GPU they run on the simulated driver.
 
 mod api_errors;
 mod buffers;
@@ -26,8 +26,8 @@ use stage::Stage;
 /// A test on a fresh resource, and its name as a sentence.
 type Test = (&'static str, fn(&Stage) -> Outcome);
 
-/// Sizes in bytes or elements: every remainder of a word, and both sides of a kernel's block and of the
-/// alignment.
+/// Sizes in bytes or elements: every remainder of a word, and both sides of a kernel's block and of
+/// the alignment.
 const SIZES: &[usize] = &[1, 2, 3, 5, 63, 255, 256, 257, 1001, 4099, 70_001];
 
 fn main() -> Outcome<ExitCode> {

@@ -1,4 +1,5 @@
-//! A resource that reserves memory from the driver and returns it: many sizes at once, reaps and trims.
+//! A resource that reserves memory from the driver and returns it: many sizes at once, reaps and
+//! trims.
 
 use dmr_buffer::DeviceBuffer;
 use dmr_core::DeviceOps;

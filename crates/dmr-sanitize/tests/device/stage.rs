@@ -109,8 +109,8 @@ impl Stage {
         Ok(to)
     }
 
-    /// Checks that every block was freed, that no check has failed, and that the race detector has found
-    /// nothing.
+    /// Checks that every block was freed, that no check has failed, and that the race detector has
+    /// found nothing.
     pub(crate) fn finish(self) -> Outcome {
         let Self { ctx, kernels, rig } = self;
         reap_pinned(&ctx)?;

@@ -52,8 +52,8 @@ pub(crate) const fn tagged(tag: &str, bytes: u64) -> Largest<'_> {
 pub(crate) struct Worker(pub(crate) Child);
 
 impl Worker {
-    /// Starts a process that runs the tests that these arguments choose, with the account's directory in the library's
-    /// own variable.
+    /// Starts a process that runs the tests that these arguments choose, with the account's
+    /// directory in the library's own variable.
     pub(crate) fn start(tests: &[&str], directory: &Path, variables: &[(&str, &str)]) -> Self {
         let program = std::env::current_exe().expect("the test program");
         let mut command = Command::new(program);

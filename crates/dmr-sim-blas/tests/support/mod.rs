@@ -168,7 +168,8 @@ impl Gpu {
 
     fn upload_bytes(&self, bytes: Vec<u8>) -> u64 {
         let to = self.allocate(bytes.len().max(1));
-        // SAFETY: the block has as many bytes, and the stream is completed before the source is dropped.
+        // SAFETY: the block has as many bytes, and the stream is completed before the source is
+        // dropped.
         unsafe { result::memcpy_htod_async(to, &bytes, self.stream.cu_stream()) }.unwrap();
         self.stream.synchronize().unwrap();
         to

@@ -23,8 +23,9 @@ impl Arguments {
     ///
     /// # Safety
     ///
-    /// The driver's contract: `params` points to a pointer for each parameter of the function, and each of these to the
-    /// parameter's bytes; or `extra` is a list of keys and values that ends with `END`.
+    /// The driver's contract: `params` points to a pointer for each parameter of the function, and
+    /// each of these to the parameter's bytes; or `extra` is a list of keys and values that ends
+    /// with `END`.
     pub(super) unsafe fn read(self, entry: &dmr_ptx::Kernel) -> Outcome<Vec<Box<[u8]>>> {
         if !self.extra.is_null() {
             if !self.params.is_null() {

@@ -1,5 +1,5 @@
-//! Stream capture: the capturing streams, the calls that are refused meanwhile, and the threads' capture
-//! modes. `crate::graph` has the graphs that are captured.
+//! Stream capture: the capturing streams, the calls that are refused meanwhile, and the threads'
+//! capture modes. `crate::graph` has the graphs that are captured.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
@@ -25,12 +25,12 @@ chapter![
     cuThreadExchangeStreamCaptureMode,
 ];
 
-/// `CU_STREAM_CAPTURE_MODE_GLOBAL`: a capture forbids unsafe calls to every thread; a thread in this mode
-/// obeys the captures of all threads. `THREAD_LOCAL`, 1: a capture forbids them to the capturing thread; a
-/// thread in this mode obeys its own captures.
+/// `CU_STREAM_CAPTURE_MODE_GLOBAL`: a capture forbids unsafe calls to every thread; a thread in
+/// this mode obeys the captures of all threads. `THREAD_LOCAL`, 1: a capture forbids them to the
+/// capturing thread; a thread in this mode obeys its own captures.
 const GLOBAL: c_int = 0;
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`: a capture forbids nothing on other streams; a thread in this mode obeys
-/// no capture.
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: a capture forbids nothing on other streams; a thread in this
+/// mode obeys no capture.
 const RELAXED: c_int = 2;
 
 thread_local! {
@@ -39,7 +39,8 @@ thread_local! {
 
 /// Returns whether the calling thread is in the capture mode that it started in, `GLOBAL`.
 ///
-/// For tests of code that exchanges the mode by `cuThreadExchangeStreamCaptureMode` and must restore it.
+/// For tests of code that exchanges the mode by `cuThreadExchangeStreamCaptureMode` and must
+/// restore it.
 #[must_use]
 pub fn is_capture_mode_global() -> bool {
     MODE_OF_THREAD.get() == GLOBAL
@@ -47,8 +48,8 @@ pub fn is_capture_mode_global() -> bool {
 
 /// Puts the calling thread back into the capture mode that it started in.
 ///
-/// For tests that continue after a device was lost: then `cuThreadExchangeStreamCaptureMode` fails, too, and
-/// the mode is not restored.
+/// For tests that continue after a device was lost: then `cuThreadExchangeStreamCaptureMode` fails,
+/// too, and the mode is not restored.
 pub fn reset_capture_mode() {
     MODE_OF_THREAD.set(GLOBAL);
 }
@@ -108,8 +109,8 @@ pub(super) unsafe extern "C" fn cuStreamEndCapture(stream: Handle, graph: *mut H
     })
 }
 
-/// The status and the number of the capture of a stream. Refused for the legacy stream while a blocking stream of its
-/// context captures, which goes on.
+/// The status and the number of the capture of a stream. Refused for the legacy stream while a
+/// blocking stream of its context captures, which goes on.
 fn capture_of(session: &mut Session<'_>, stream: Handle) -> Outcome<(c_int, c_ulonglong)> {
     let index = session.stream(stream)?;
     if session.captures_implied(index).next().is_some() {
@@ -166,8 +167,8 @@ pub(super) unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
     }
 }
 
-/// Writes status and number; of a capture in progress also its graph, and the nodes that the next one of the stream comes
-/// after, which stay valid until the next call about the stream.
+/// Writes status and number; of a capture in progress also its graph, and the nodes that the next
+/// one of the stream comes after, which stay valid until the next call about the stream.
 ///
 /// # Safety
 ///
@@ -226,7 +227,8 @@ pub(super) unsafe extern "C" fn cuStreamUpdateCaptureDependencies(
     unsafe { update("cuStreamUpdateCaptureDependencies", stream, nodes, count, flags) }
 }
 
-/// Edges with data, which say that a node need not wait for all of another, order as whole edges do.
+/// Edges with data, which say that a node need not wait for all of another, order as whole edges
+/// do.
 pub(super) unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2(
     stream: Handle,
     nodes: *const Handle,
@@ -304,8 +306,8 @@ unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> Code
 }
 
 impl Machine {
-    /// Returns whether work for the stream becomes part of a graph instead of being executed. Work for the
-    /// legacy stream is refused while a blocking stream of its context captures.
+    /// Returns whether work for the stream becomes part of a graph instead of being executed. Work
+    /// for the legacy stream is refused while a blocking stream of its context captures.
     pub(crate) fn captured(&mut self, stream: u32) -> Outcome<bool> {
         let this = &self.streams[stream as usize];
         if let Some(capture) = this.capture {
@@ -323,7 +325,8 @@ impl Machine {
         if implicit { Err(ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(false) }
     }
 
-    /// Returns the captures of blocking streams of the same context, if the stream is the legacy one.
+    /// Returns the captures of blocking streams of the same context, if the stream is the legacy
+    /// one.
     fn captures_implied(&mut self, stream: u32) -> impl Iterator<Item = &mut Capture> {
         let this = &self.streams[stream as usize];
         let legacy = this.kind == StreamKind::Legacy;
@@ -345,9 +348,9 @@ impl Machine {
         }
     }
 
-    /// Refuses a call that the captures in progress forbid to this thread, and invalidates them: captures
-    /// of this thread that are not relaxed, and captures of other threads in global mode. A thread that
-    /// has exchanged its mode obeys only its own captures, or none.
+    /// Refuses a call that the captures in progress forbid to this thread, and invalidates them:
+    /// captures of this thread that are not relaxed, and captures of other threads in global mode.
+    /// A thread that has exchanged its mode obeys only its own captures, or none.
     pub(crate) fn refuse_while_capturing(&mut self) -> Outcome {
         let of_thread = MODE_OF_THREAD.get();
         if of_thread == RELAXED {
@@ -367,8 +370,8 @@ impl Machine {
         if refused { Err(ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
     }
 
-    /// Refuses a call while any stream of a context captures, in whatever modes, and invalidates those
-    /// captures.
+    /// Refuses a call while any stream of a context captures, in whatever modes, and invalidates
+    /// those captures.
     pub(crate) fn refuse_while_any_captures(&mut self, context: u32) -> Outcome {
         let mut refused = false;
         for stream in self.streams.iter_mut().filter(|stream| stream.context == context) {
@@ -389,8 +392,9 @@ impl Machine {
         }
     }
 
-    /// Returns whether a wait belongs to a capture. A stream that waits for a captured event joins the
-    /// capture; a capturing stream that waits for an event from outside of its capture invalidates it.
+    /// Returns whether a wait belongs to a capture. A stream that waits for a captured event joins
+    /// the capture; a capturing stream that waits for an event from outside of its capture
+    /// invalidates it.
     pub(crate) fn wait_inside_capture(&mut self, stream: u32, event: u32) -> Outcome<bool> {
         let captured = self.event(event)?.captured;
         match (self.streams[stream as usize].capture, captured) {

@@ -1,8 +1,8 @@
 //! Reports of the blocks of pools: functions that NVIDIA's driver does not have.
 //!
 //! A library that finds them in the driver reports the blocks of its pools, without depending on
-//! this crate. They concern no device, so they are not counted as calls, and planted faults do not affect
-//! them. A change of their meaning or types needs other names.
+//! this crate. They concern no device, so they are not counted as calls, and planted faults do not
+//! affect them. A change of their meaning or types needs other names.
 
 use std::ffi::{c_char, c_int};
 
@@ -86,9 +86,9 @@ extern "C" fn dmrSimBlockGivenAway(universe: u32, ptr: u64) -> Code {
 /// In place of a stream: all streams.
 const ALL_STREAMS: Handle = Handle::MAX;
 
-/// Begins a declaration for the calling thread: of the launches whose work it submits until the declaration ends, to
-/// `stream` or, if that is [`ALL_STREAMS`], to any. If `uses` is null, the work may access anything. Writes the id of the
-/// declaration.
+/// Begins a declaration for the calling thread: of the launches whose work it submits until the
+/// declaration ends, to `stream` or, if that is [`ALL_STREAMS`], to any. If `uses` is null, the
+/// work may access anything. Writes the id of the declaration.
 unsafe extern "C" fn dmrSimDeclarationBegun(
     universe: u32,
     stream: Handle,
@@ -114,8 +114,9 @@ extern "C" fn dmrSimDeclarationEnded(universe: u32, id: u64) -> Code {
     tell(universe, |session| session.end_declaration(id))
 }
 
-/// Writes the findings about the work by which a device was lost to `text`, as UTF-8, and the number of bytes
-/// written to `len`: at most `capacity`, and 0 without a finding. The program has not read them by that.
+/// Writes the findings about the work by which a device was lost to `text`, as UTF-8, and the
+/// number of bytes written to `len`: at most `capacity`, and 0 without a finding. The program has
+/// not read them by that.
 unsafe extern "C" fn dmrSimFindingOfLoss(
     universe: u32,
     device: c_int,
@@ -205,7 +206,8 @@ impl Session<'_> {
         OwnedBlock { block, start, end: start.saturating_add(bytes), tag }
     }
 
-    /// Returns the findings about the work by which a device was lost, one a line; none if a test has lost it.
+    /// Returns the findings about the work by which a device was lost, one a line; none if a test
+    /// has lost it.
     fn findings_of_loss(&mut self, device: CUdevice) -> String {
         self.run_checks();
         let Ok(device) = self.device_index(device) else { return String::new() };

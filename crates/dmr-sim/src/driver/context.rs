@@ -119,7 +119,8 @@ unsafe extern "C" fn cuCtxGetCurrent(context: *mut Handle) -> Code {
         return unsafe { put(context, 0) }.err().unwrap_or(SUCCESS);
     }
     let code = driver_call("cuCtxGetCurrent", Scope::AnyContext(current), |_| Ok(()));
-    // A context that has ended, or is lost (as observed on an H200), is still current until another is set.
+    // A context that has ended, or is lost (as observed on an H200), is still current until another
+    // is set.
     let result = match code {
         SUCCESS | ERROR_CONTEXT_IS_DESTROYED => SUCCESS,
         code => return code,
@@ -254,9 +255,10 @@ extern "C" fn cuCtxSetFlags(flags: c_uint) -> Code {
     })
 }
 
-/// The defaults of `CUlimit`, measured on an H200; `None` for limits that it does not support: bytes of a thread's stack,
-/// of the buffer of `printf`, of the heap of device code, depth and number of launches from device code, bytes of an L2
-/// fetch, of the persisting L2 cache, of shared memory, three more.
+/// The defaults of `CUlimit`, measured on an H200; `None` for limits that it does not support:
+/// bytes of a thread's stack, of the buffer of `printf`, of the heap of device code, depth and
+/// number of launches from device code, bytes of an L2 fetch, of the persisting L2 cache, of shared
+/// memory, three more.
 const LIMITS: [Option<usize>; 10] = [
     Some(1024),
     Some(8_650_752),

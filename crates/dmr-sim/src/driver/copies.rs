@@ -64,8 +64,8 @@ unsafe fn memcpy(
     })
 }
 
-/// Submits a copy of rows, as [`memcpy`] does of one. A copy on the device comes after all work of the streams
-/// `serialised_with` that has been submitted, and before all that will be.
+/// Submits a copy of rows, as [`memcpy`] does of one. A copy on the device comes after all work of
+/// the streams `serialised_with` that has been submitted, and before all that will be.
 ///
 /// # Safety
 ///
@@ -142,7 +142,8 @@ pub(super) fn copy_work(
     if !allowed {
         return Err(ERROR_INVALID_VALUE);
     }
-    // Without access, it copies memory of `cuMemAlloc` of other devices only (as observed on an H200).
+    // Without access, it copies memory of `cuMemAlloc` of other devices only (as observed on an
+    // H200).
     let by_address = matches!(pageable, Pageable::Neither { by_address: true });
     Ok(Some(CopyWork { to, from, to_host, from_host, by_address }))
 }
@@ -249,8 +250,8 @@ pub(super) unsafe extern "C" fn cuMemcpyPeerAsync(
 }
 
 impl Session<'_> {
-    /// Returns the streams, but for this one, of its context and of these: those that a copy between contexts on it is
-    /// serialised with. Captures are not.
+    /// Returns the streams, but for this one, of its context and of these: those that a copy
+    /// between contexts on it is serialised with. Captures are not.
     pub(super) fn others_of(&self, stream: u32, contexts: [Handle; 2]) -> Vec<u32> {
         let own = self.streams[stream as usize].context;
         let named = contexts.map(|context| self.index_of(Kind::Context, context).unwrap_or(own));

@@ -41,7 +41,8 @@ pub(super) struct Copy2D {
     height: usize,
 }
 
-/// One side of a `CUDA_MEMCPY3D` or a `CUDA_MEMCPY3D_PEER`, which has a context where the other is reserved.
+/// One side of a `CUDA_MEMCPY3D` or a `CUDA_MEMCPY3D_PEER`, which has a context where the other is
+/// reserved.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Side3D {
@@ -199,7 +200,8 @@ enum Order {
 ///
 /// # Safety
 ///
-/// `copy` is null or points to a description; a side in pageable host memory is valid until this returns.
+/// `copy` is null or points to a description; a side in pageable host memory is valid until this
+/// returns.
 unsafe fn copy<T: Copy + Into<Copy3D>>(
     name: &'static str,
     stream: Handle,

@@ -8,9 +8,9 @@ use crate::abi::*;
 
 chapter![cuGetProcAddress, cuGetProcAddress_v2, cuGetExportTable];
 
-/// The functions whose suffix depends on the version that a program asks for: the version of CUDA whose header
-/// first replaces the name by the one with the suffix. All other functions have had their highest suffix since
-/// before CUDA 11.3, the first version with `cuGetProcAddress`.
+/// The functions whose suffix depends on the version that a program asks for: the version of CUDA
+/// whose header first replaces the name by the one with the suffix. All other functions have had
+/// their highest suffix since before CUDA 11.3, the first version with `cuGetProcAddress`.
 const SINCE: &[(&str, c_int)] = &[
     ("cuCtxCreate_v3", c_int::MAX), // by its own name only
     ("cuCtxCreate_v4", 13_000),
@@ -51,8 +51,8 @@ const SINCE: &[(&str, c_int)] = &[
     ("cuStreamWriteValue64_v2", 12_000),
 ];
 
-/// Returns the symbol that a name stands for in a version of CUDA; with `per_thread` the one for which the null stream
-/// means the thread's own, if the function has a stream.
+/// Returns the symbol that a name stands for in a version of CUDA; with `per_thread` the one for
+/// which the null stream means the thread's own, if the function has a stream.
 fn resolve(name: &str, version: c_int, per_thread: bool) -> Option<u64> {
     if name.ends_with("_ptsz") || name.ends_with("_ptds") {
         return None; // by the flag only
@@ -117,8 +117,9 @@ unsafe extern "C" fn cuGetProcAddress_v2(
     if found.is_some() { SUCCESS } else { ERROR_NOT_FOUND }
 }
 
-/// Tables of functions for NVIDIA's own libraries, which are not documented: there is none. Libraries that look one up
-/// on their own, such as NVRTC, continue without; others do not, so the refusal names the table.
+/// Tables of functions for NVIDIA's own libraries, which are not documented: there is none.
+/// Libraries that look one up on their own, such as NVRTC, continue without; others do not, so the
+/// refusal names the table.
 unsafe extern "C" fn cuGetExportTable(table: *mut *const c_void, id: *const [u8; 16]) -> Code {
     // SAFETY: the caller's pointer is null or to a `CUuuid`.
     if let Some(id) = unsafe { id.as_ref() } {

@@ -63,8 +63,8 @@ pub(super) extern "C" fn cuEventRecordWithFlags(
     record("cuEventRecordWithFlags", event, stream, flags)
 }
 
-/// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`: in a capture, a node that records or waits at each launch,
-/// instead of an edge.
+/// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`: in a capture, a node that records or
+/// waits at each launch, instead of an edge.
 pub(super) const EXTERNAL: c_uint = 1;
 
 fn record(name: &'static str, event: Handle, stream: Handle, flags: c_uint) -> Code {
@@ -102,8 +102,8 @@ impl Machine {
         }
     }
 
-    /// Makes later work of a stream come after the last record of an event; an event that was never recorded is
-    /// complete.
+    /// Makes later work of a stream come after the last record of an event; an event that was never
+    /// recorded is complete.
     pub(crate) fn wait_for_event(&mut self, event: u32, stream: u32) {
         let recorded = self.event(event).ok().and_then(|event| event.recorded.clone());
         let Some(recorded) = recorded else { return };

@@ -1,7 +1,7 @@
 //! The first versions of functions that have newer ones of the same arguments.
 //!
-//! NVIDIA's library exports them, and programs that look functions up by plain names call them. First versions with
-//! 32-bit addresses and sizes are refused.
+//! NVIDIA's library exports them, and programs that look functions up by plain names call them.
+//! First versions with 32-bit addresses and sizes are refused.
 
 use std::ffi::{c_char, c_int, c_uint};
 

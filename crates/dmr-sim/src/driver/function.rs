@@ -250,7 +250,8 @@ unsafe extern "C" fn cuKernelGetParamInfo(
 
 /// # Safety
 ///
-/// `offset` and `bytes` are null, or valid for writing; a null `bytes` is for a result that the program does not need.
+/// `offset` and `bytes` are null, or valid for writing; a null `bytes` is for a result that the
+/// program does not need.
 unsafe fn put_param(
     name: &'static str,
     function: Handle,

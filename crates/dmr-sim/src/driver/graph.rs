@@ -61,7 +61,8 @@ extern "C" fn cuGraphDestroy(graph: Handle) -> Code {
 }
 
 impl Session<'_> {
-    /// Returns the index of a graph. A handle of anything else is an invalid value (as observed on an H200, of null).
+    /// Returns the index of a graph. A handle of anything else is an invalid value (as observed on
+    /// an H200, of null).
     pub(super) fn graph_index(&self, graph: Handle) -> Outcome<u32> {
         self.index_of(Kind::Graph, graph).map_err(|_| ERROR_INVALID_VALUE)
     }
@@ -71,7 +72,8 @@ impl Session<'_> {
         self.index_of(Kind::GraphNode, node).map_err(|_| ERROR_INVALID_VALUE)
     }
 
-    /// Returns the index of an executable graph, as [`graph_index`](Self::graph_index) does of a graph.
+    /// Returns the index of an executable graph, as [`graph_index`](Self::graph_index) does of a
+    /// graph.
     pub(super) fn executable_index(&self, executable: Handle) -> Outcome<u32> {
         self.index_of(Kind::GraphExec, executable).map_err(|_| ERROR_INVALID_VALUE)
     }
@@ -137,7 +139,8 @@ unsafe extern "C" fn cuGraphAddDependencies(
     unsafe { add_edges("cuGraphAddDependencies", graph, from, to, count) }
 }
 
-/// Edges with data, which say that a node need not wait for all of another, order as whole edges do.
+/// Edges with data, which say that a node need not wait for all of another, order as whole edges
+/// do.
 unsafe extern "C" fn cuGraphAddDependencies_v2(
     graph: Handle,
     from: *const Handle,

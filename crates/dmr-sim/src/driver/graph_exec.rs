@@ -21,7 +21,8 @@ chapter![
     cuGraphExecDestroy,
 ];
 
-/// `CUDA_GRAPH_INSTANTIATE_FLAG_*`: free memory of the graph on launch, upload, launches from the device, priorities.
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_*`: free memory of the graph on launch, upload, launches from the
+/// device, priorities.
 const FLAGS: c_ulonglong = 0xf;
 const DEVICE_LAUNCH: c_ulonglong = 4;
 
@@ -106,7 +107,8 @@ pub(super) unsafe extern "C" fn cuGraphInstantiateWithParams(
     if params.is_null() {
         return ERROR_INVALID_VALUE;
     }
-    // SAFETY: not null, so by the driver's contract valid for reading and writing; so is `executable`.
+    // SAFETY: not null, so by the driver's contract valid for reading and writing; so is
+    // `executable`.
     unsafe {
         let read = params.read_unaligned();
         let code = instantiate("cuGraphInstantiateWithParams", executable, graph, read.flags);

@@ -1,4 +1,5 @@
-//! Graph management: what a program has made a node of: its order with other nodes, and the parameters of some kinds.
+//! Graph management: what a program has made a node of: its order with other nodes, and the
+//! parameters of some kinds.
 
 use super::graph::put_nodes;
 use super::graph_params::{AllocParams, HostParams};

@@ -31,7 +31,8 @@ chapter![
     cuGraphAddNode_v2,
 ];
 
-/// The place of a new node: its graph and the nodes that come before it, as the program passes them.
+/// The place of a new node: its graph and the nodes that come before it, as the program passes
+/// them.
 #[derive(Clone, Copy)]
 struct Place {
     node: *mut Handle,
@@ -91,7 +92,8 @@ add_nodes! {
     cuGraphAddEmptyNode() = |_| Ok(NodeWork::Empty);
     cuGraphAddKernelNode(params: *const KernelParams) =
         |session| KernelParams::work(params, session, LaunchAttributes::default());
-    /// The later version has more parameters at the end: a kernel of a library in place of the function, and a context.
+    /// The later version has more parameters at the end: a kernel of a library in place of the
+    /// function, and a context.
     cuGraphAddKernelNode_v2(params: *const KernelParams) =
         |session| KernelParams::work_v2(params, session, LaunchAttributes::default());
     cuGraphAddMemcpyNode(copy: *const Copy3D, _context: Handle) = |session| copy_node(copy, session);
@@ -109,7 +111,8 @@ add_nodes! {
         |session| NodeParams::work(params, session, LaunchAttributes::default());
 }
 
-/// Edges with data, which say that a node need not wait for all of another, order as whole edges do.
+/// Edges with data, which say that a node need not wait for all of another, order as whole edges
+/// do.
 unsafe extern "C" fn cuGraphAddNode_v2(
     node: *mut Handle,
     graph: Handle,

@@ -112,15 +112,16 @@ pub(super) unsafe fn copy_node(
     Ok(work.map_or(NodeWork::Empty, NodeWork::Copy))
 }
 
-/// Returns the work of a child graph, which is copied: later changes of it have no effect on the node.
+/// Returns the work of a child graph, which is copied: later changes of it have no effect on the
+/// node.
 pub(super) fn child_node(child: Handle, session: &mut Session<'_>) -> Outcome<NodeWork> {
     let child = graph_of(session, child)?.clone();
     // As the manual says.
     if child.has_memory() { Err(ERROR_NOT_SUPPORTED) } else { Ok(NodeWork::Child(child)) }
 }
 
-/// `CUDA_MEM_ALLOC_NODE_PARAMS`: the properties of a pool, rights of other devices, the size, and the address, which the
-/// call writes.
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`: the properties of a pool, rights of other devices, the size, and
+/// the address, which the call writes.
 #[repr(C)]
 pub(super) struct AllocParams {
     allocation_type: c_int,
@@ -211,7 +212,8 @@ impl NodeParams {
         if this.is_null() {
             return Err(ERROR_INVALID_VALUE);
         }
-        // SAFETY: not null, so valid by this function's contract; so are the parameters of its kind.
+        // SAFETY: not null, so valid by this function's contract; so are the parameters of its
+        // kind.
         unsafe {
             let of_kind = (&raw const (*this).of_kind).cast::<u64>();
             let first = of_kind.read_unaligned();
@@ -242,7 +244,8 @@ fn changeable(work: NodeWork) -> Outcome<NodeWork> {
     }
 }
 
-/// Replaces the work of a node by other work of the same kind. A kernel keeps its attributes, which `work` gets.
+/// Replaces the work of a node by other work of the same kind. A kernel keeps its attributes, which
+/// `work` gets.
 fn set(
     name: &'static str,
     node: Handle,
@@ -284,7 +287,8 @@ fn set_in(
     })
 }
 
-/// Makes the two functions that change the parameters of a kind of node: in a graph, and in an executable graph.
+/// Makes the two functions that change the parameters of a kind of node: in a graph, and in an
+/// executable graph.
 macro_rules! setters {
     ($($in_graph:ident $in_executable:ident ($($argument:ident: $type:ty),*) $work:expr;)*) => {$(
         unsafe extern "C" fn $in_graph(node: Handle, $($argument: $type),*) -> Code {

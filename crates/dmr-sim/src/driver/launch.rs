@@ -65,8 +65,8 @@ impl LaunchAttributes {
         Ok(value)
     }
 
-    /// Sets one attribute, given as the words of its value. One that changes the order of work is refused: the
-    /// simulator would order too much.
+    /// Sets one attribute, given as the words of its value. One that changes the order of work is
+    /// refused: the simulator would order too much.
     pub(super) fn set(&mut self, id: c_int, value: &[u32; 16]) -> Outcome {
         match id {
             2 => self.is_cooperative = value[0] != 0,
@@ -248,7 +248,8 @@ pub(super) struct KernelParams {
 }
 
 impl KernelParams {
-    /// Returns the work of a node with these parameters. The attributes are the node's: parameters have none.
+    /// Returns the work of a node with these parameters. The attributes are the node's: parameters
+    /// have none.
     ///
     /// # Safety
     ///
@@ -265,8 +266,8 @@ impl KernelParams {
         unsafe { this.read_unaligned().node(session, attributes) }
     }
 
-    /// Returns the work of a node with the parameters of the second version, whose function may be null: then a kernel
-    /// of a library follows.
+    /// Returns the work of a node with the parameters of the second version, whose function may be
+    /// null: then a kernel of a library follows.
     ///
     /// # Safety
     ///

@@ -1,4 +1,5 @@
-//! Libraries: modules that name no context. The simulator loads one into the calling thread's context.
+//! Libraries: modules that name no context. The simulator loads one into the calling thread's
+//! context.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -32,8 +33,8 @@ unsafe extern "C" fn cuLibraryLoadData(
     _library_values: *const *mut c_void,
     _library_count: c_uint,
 ) -> Code {
-    // SAFETY: by the driver's contract the code is a C string or a whole binary, there are `count` options with their
-    // values, and the caller's pointer is null or writable.
+    // SAFETY: by the driver's contract the code is a C string or a whole binary, there are `count`
+    // options with their values, and the caller's pointer is null or writable.
     unsafe {
         let options = LogBuffers::read(count, options, values);
         let mut log = CompilerLog::default();

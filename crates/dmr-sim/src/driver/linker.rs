@@ -22,8 +22,8 @@ unsafe extern "C" fn cuLinkCreate_v2(
     values: *const *mut c_void,
     linker: *mut Handle,
 ) -> Code {
-    // SAFETY: by the driver's contract there are `count` options with their values, and the buffers among them stay
-    // valid until the linker is destroyed.
+    // SAFETY: by the driver's contract there are `count` options with their values, and the buffers
+    // among them stay valid until the linker is destroyed.
     let logs = unsafe { LogBuffers::read(count, options, values) };
     driver_call("cuLinkCreate_v2", Scope::Context, |session| {
         required(linker)?;
@@ -49,8 +49,8 @@ unsafe extern "C" fn cuLinkAddData_v2(
     if data.is_null() || size > isize::MAX as usize {
         return ERROR_INVALID_VALUE;
     }
-    // SAFETY: by the driver's contract there are `size` bytes, and `count` options with their values; the address in a
-    // wrapper is that of a fat binary.
+    // SAFETY: by the driver's contract there are `size` bytes, and `count` options with their
+    // values; the address in a wrapper is that of a fat binary.
     unsafe {
         let logs = LogBuffers::read(count, options, values);
         let image = std::slice::from_raw_parts(data.cast::<u8>(), size);
@@ -140,7 +140,8 @@ unsafe extern "C" fn cuLinkComplete(
             Err(refused) => {
                 let mut log = CompilerLog::default();
                 let code = session.refuse_image(refused, &mut log);
-                // SAFETY: by the driver's contract the program keeps the buffers of a linker until it destroys it.
+                // SAFETY: by the driver's contract the program keeps the buffers of a linker until
+                // it destroys it.
                 unsafe { logs.report(&log) };
                 Err(code)
             }

@@ -61,8 +61,8 @@ impl Area {
     }
 }
 
-/// Submits a memset. Those to device memory do not wait, also those that name no stream; to other memory these wait
-/// (the manual's "API synchronization behavior").
+/// Submits a memset. Those to device memory do not wait, also those that name no stream; to other
+/// memory these wait (the manual's "API synchronization behavior").
 fn memset(name: &'static str, stream: Option<Handle>, area: Area, element: &[u8]) -> Code {
     driver_call(name, Scope::Stream(stream.unwrap_or(0)), |session| {
         let index = session.stream(stream.unwrap_or(0))?;

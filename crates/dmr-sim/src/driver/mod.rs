@@ -1,6 +1,7 @@
 //! The driver's functions, one file per chapter of the CUDA Driver API manual.
 //!
-//! Each is an `extern "C"` function of the driver's name and type. `refused` has those that are not simulated.
+//! Each is an `extern "C"` function of the driver's name and type. `refused` has those that are not
+//! simulated.
 
 #![allow(non_snake_case, reason = "the driver's names")]
 
@@ -49,7 +50,8 @@ pub(crate) use refused::is_refused;
 
 use crate::abi::{ERROR_INVALID_VALUE, Outcome};
 
-/// Returns each function of the simulated driver, by its name and address: for a shared library that exports them.
+/// Returns each function of the simulated driver, by its name and address: for a shared library
+/// that exports them.
 #[must_use]
 pub fn driver_functions() -> Vec<(&'static str, usize)> {
     symbols().into_iter().map(|(name, address)| (name, address as usize)).collect()

@@ -40,8 +40,8 @@ pub(super) fn read(file: *const c_char) -> Option<Vec<u8>> {
 }
 
 unsafe extern "C" fn cuModuleLoadData(module: *mut Handle, image: *const c_void) -> Code {
-    // SAFETY: by the driver's contract the image is a C string or a whole binary; the caller's pointer is null or
-    // writable.
+    // SAFETY: by the driver's contract the image is a C string or a whole binary; the caller's
+    // pointer is null or writable.
     unsafe { load("cuModuleLoadData", module, bytes_of(image.cast()), &mut CompilerLog::default()) }
 }
 

@@ -38,8 +38,8 @@ impl Session<'_> {
         Ok(self.attribute(attribute)?.max(0) as u64)
     }
 
-    /// Returns the blocks of a function that are on one multiprocessor at a time, with these bytes of dynamic shared
-    /// memory.
+    /// Returns the blocks of a function that are on one multiprocessor at a time, with these bytes
+    /// of dynamic shared memory.
     pub(super) fn active_blocks(&self, function: u32, threads: u64, shared: u64) -> Outcome<u64> {
         let most = self.function_attribute(function, MAX_DYNAMIC_SHARED_BYTES)?.max(0) as u64;
         if threads == 0 || threads > LARGEST_BLOCK || shared > most {
@@ -124,7 +124,8 @@ unsafe extern "C" fn cuOccupancyMaxPotentialBlockSize(
     limit: c_int,
 ) -> Code {
     let name = "cuOccupancyMaxPotentialBlockSize";
-    // SAFETY: the caller's pointers are null or writable, and its function is valid for every block size.
+    // SAFETY: the caller's pointers are null or writable, and its function is valid for every block
+    // size.
     unsafe { put_block_size(name, grid, block, function, shared_of_block, shared, limit) }
 }
 
@@ -142,11 +143,13 @@ unsafe extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     unsafe { put_block_size(name, grid, block, function, shared_of_block, shared, limit) }
 }
 
-/// Writes the block size with the most threads on a multiprocessor, and the number of such blocks on the device.
+/// Writes the block size with the most threads on a multiprocessor, and the number of such blocks
+/// on the device.
 ///
 /// # Safety
 ///
-/// `grid` and `block` are null, or valid for writing; the function can be called with every block size.
+/// `grid` and `block` are null, or valid for writing; the function can be called with every block
+/// size.
 unsafe fn put_block_size(
     name: &'static str,
     grid: *mut c_int,

@@ -1,8 +1,9 @@
 //! Per-thread default streams: the functions that a program calls which is compiled with
 //! `CUDA_API_PER_THREAD_DEFAULT_STREAM`.
 //!
-//! Each is the function without the suffix, except that the null stream means the calling thread's own. `_ptsz`
-//! functions have a stream among their arguments, `_ptds` functions use the default stream.
+//! Each is the function without the suffix, except that the null stream means the calling thread's
+//! own. `_ptsz` functions have a stream among their arguments, `_ptds` functions use the default
+//! stream.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 

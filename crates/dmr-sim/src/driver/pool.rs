@@ -161,7 +161,8 @@ unsafe extern "C" fn cuMemPoolGetAttribute(
             unsafe { put(value.cast::<c_int>(), c_int::from(on)) }
         };
         let bytes = |bytes: u64| {
-            // SAFETY: the caller's pointer is null or valid for the attribute's type, a `cuuint64_t`.
+            // SAFETY: the caller's pointer is null or valid for the attribute's type, a
+            // `cuuint64_t`.
             unsafe { put(value.cast::<u64>(), bytes) }
         };
         match attribute {

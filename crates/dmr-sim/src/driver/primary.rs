@@ -98,9 +98,10 @@ extern "C" fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: c_uint) -> Cod
     cuDevicePrimaryCtxSetFlags_v2(device, flags)
 }
 
-/// Ends the primary context, with its streams and events after their work, and the memory of its device. The handle
-/// stays that of a destroyed context (as observed on an H200); the next retain makes another one. The context stays
-/// retained as often as it was, and a fault of the device is over.
+/// Ends the primary context, with its streams and events after their work, and the memory of its
+/// device. The handle stays that of a destroyed context (as observed on an H200); the next retain
+/// makes another one. The context stays retained as often as it was, and a fault of the device is
+/// over.
 extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> Code {
     driver_call("cuDevicePrimaryCtxReset_v2", Scope::Device(device), |session| {
         let index = session.device_index(device)?;

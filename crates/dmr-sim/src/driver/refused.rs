@@ -1,9 +1,10 @@
 //! The driver's functions that are not simulated: each is refused by name.
 //!
-//! Bindings look up every name of their interface, some of them when they load, and fail if one is missing. So
-//! each name that a version of cudarc looks up exists: a call returns `CUDA_ERROR_NOT_SUPPORTED` and is counted
-//! under its name. A function that becomes simulated moves from this list into the chapter that it belongs to;
-//! `tests/driver_names.rs` compares both with the bindings.
+//! Bindings look up every name of their interface, some of them when they load, and fail if one is
+//! missing. So each name that a version of cudarc looks up exists: a call returns
+//! `CUDA_ERROR_NOT_SUPPORTED` and is counted under its name. A function that becomes simulated
+//! moves from this list into the chapter that it belongs to; `tests/driver_names.rs` compares both
+//! with the bindings.
 
 use std::ffi::c_int;
 
@@ -11,8 +12,8 @@ use crate::abi::{Code, ERROR_INVALID_CONTEXT, ERROR_INVALID_DEVICE, ERROR_NOT_SU
 use crate::current_context::current_context;
 use crate::session::{Scope, Session, driver_call};
 
-/// Makes one function for each name. On the platforms of the simulator the caller of a C function removes its
-/// arguments, so their number and types have no effect.
+/// Makes one function for each name. On the platforms of the simulator the caller of a C function
+/// removes its arguments, so their number and types have no effect.
 macro_rules! refused {
     ($($name:ident)*) => {
         /// The symbols that are refused, sorted by name.
@@ -25,7 +26,8 @@ macro_rules! refused {
     };
 }
 
-/// Keeps the refusal of a call. Without a current context it is one of the universe that has device 0.
+/// Keeps the refusal of a call. Without a current context it is one of the universe that has device
+/// 0.
 pub(super) fn refuse(name: &'static str, reason: &str) -> Code {
     let scope = if current_context() == 0 { Scope::Device(0) } else { Scope::Context };
     let call = |session: &mut Session<'_>| {

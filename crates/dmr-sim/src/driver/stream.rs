@@ -195,8 +195,8 @@ pub(super) unsafe extern "C" fn cuStreamGetId(stream: Handle, id: *mut c_ulonglo
     })
 }
 
-/// The numbers of `CUstreamAttrID`: access policy window, synchronisation policy, priority, map of memory
-/// synchronisation domains, domain. None has an effect on the result of work.
+/// The numbers of `CUstreamAttrID`: access policy window, synchronisation policy, priority, map of
+/// memory synchronisation domains, domain. None has an effect on the result of work.
 const ATTRIBUTES: [c_int; 5] = [1, 3, 8, 9, 10];
 
 pub(super) unsafe extern "C" fn cuStreamGetAttribute(

@@ -15,7 +15,8 @@ const ALIGN: usize = 64;
 /// The alignment of the tensor, its strides and the rows of a box, in bytes.
 const UNIT: u64 = 16;
 
-/// Encodes a map. Elements that are rounded when they are copied, and interleaved layouts, are refused.
+/// Encodes a map. Elements that are rounded when they are copied, and interleaved layouts, are
+/// refused.
 unsafe extern "C" fn cuTensorMapEncodeTiled(
     map: *mut [u8; TENSOR_MAP_BYTES],
     element: c_int,
@@ -42,7 +43,8 @@ unsafe extern "C" fn cuTensorMapEncodeTiled(
         let element = element_of(element)?;
         let mut dimensions = Vec::new();
         for index in 0..rank as usize {
-            // SAFETY: the caller's arrays have an element for each dimension, `strides` for each but the first.
+            // SAFETY: the caller's arrays have an element for each dimension, `strides` for each
+            // but the first.
             let dimension = unsafe {
                 TensorDimension {
                     size: value(sizes, index)?,

@@ -1,8 +1,8 @@
 //! Unified addressing: managed memory, and what is known about a pointer.
 //!
-//! Managed memory is memory of the host that all devices access, as pinned memory is. What the host reads and writes
-//! there is not seen: a race between the host and a device is not reported, and bytes that only the host has written
-//! count as written.
+//! Managed memory is memory of the host that all devices access, as pinned memory is. What the host
+//! reads and writes there is not seen: a race between the host and a device is not reported, and
+//! bytes that only the host has written count as written.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
@@ -52,8 +52,8 @@ impl Session<'_> {
         if is_inside && is_managed { Ok(start) } else { Err(ERROR_INVALID_VALUE) }
     }
 
-    /// Frees managed memory after all work, which the host then has found complete. Returns whether the address is that
-    /// of managed memory.
+    /// Frees managed memory after all work, which the host then has found complete. Returns whether
+    /// the address is that of managed memory.
     pub(super) fn free_managed(&mut self, at: u64) -> Outcome<bool> {
         if !self.objects.managed.contains(&at) {
             return Ok(false);
@@ -124,8 +124,8 @@ pub(super) extern "C" fn cuStreamAttachMemAsync(
     on_managed("cuStreamAttachMemAsync", at, bytes, stream, |_| Ok(()))
 }
 
-/// Submits an operation that moves managed memory and does not change it. It is no access: it is ordered with its
-/// stream, and races with nothing. `check` refuses a place that does not exist.
+/// Submits an operation that moves managed memory and does not change it. It is no access: it is
+/// ordered with its stream, and races with nothing. `check` refuses a place that does not exist.
 fn on_managed(
     name: &'static str,
     at: CUdeviceptr,
@@ -175,8 +175,8 @@ impl Value {
     ///
     /// `to` is null, or valid for writing a value of the attribute's type.
     unsafe fn put(self, to: *mut c_void) -> Outcome {
-        // SAFETY: by this function's contract; `CU_POINTER_ATTRIBUTE` flags are of C's type `bool` or wider, and the
-        // driver writes one byte of them.
+        // SAFETY: by this function's contract; `CU_POINTER_ATTRIBUTE` flags are of C's type `bool`
+        // or wider, and the driver writes one byte of them.
         unsafe {
             match self {
                 Self::Flag(value) => put(to.cast::<u8>(), u8::from(value)),
@@ -188,7 +188,8 @@ impl Value {
 }
 
 impl Session<'_> {
-    /// Returns an attribute of a pointer; `None` for memory that the driver has not allocated or registered.
+    /// Returns an attribute of a pointer; `None` for memory that the driver has not allocated or
+    /// registered.
     fn pointer_attribute(&self, attribute: c_int, at: u64) -> Outcome<Option<Value>> {
         if !(1..=21).contains(&attribute) {
             return Err(ERROR_INVALID_VALUE);
@@ -223,7 +224,8 @@ impl Session<'_> {
         }))
     }
 
-    /// Returns the context of memory: of a device's, its primary context; of the host's, the calling thread's.
+    /// Returns the context of memory: of a device's, its primary context; of the host's, the
+    /// calling thread's.
     fn context_of(&self, device: Option<usize>) -> Outcome<Handle> {
         let current = self.context()?;
         let primary = device.and_then(|device| self.devices[device].primary);
@@ -245,7 +247,8 @@ unsafe extern "C" fn cuPointerGetAttribute(
     })
 }
 
-/// Memory that the driver has not allocated or registered is no error here: its attributes are written as null.
+/// Memory that the driver has not allocated or registered is no error here: its attributes are
+/// written as null.
 unsafe extern "C" fn cuPointerGetAttributes(
     count: c_uint,
     attributes: *const c_int,
@@ -257,7 +260,8 @@ unsafe extern "C" fn cuPointerGetAttributes(
             return Err(ERROR_INVALID_VALUE);
         }
         for i in 0..count as usize {
-            // SAFETY: by the driver's contract there are `count` attributes and pointers for their values.
+            // SAFETY: by the driver's contract there are `count` attributes and pointers for their
+            // values.
             let (attribute, value) =
                 unsafe { (attributes.add(i).read_unaligned(), values.add(i).read_unaligned()) };
             let none = match attribute {

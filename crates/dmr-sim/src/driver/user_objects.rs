@@ -19,12 +19,14 @@ chapter![
     cuGraphReleaseUserObject,
 ];
 
-/// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`, which must be set: the destructor runs at some time after the last release.
+/// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`, which must be set: the destructor runs at some time after
+/// the last release.
 const NO_DESTRUCTOR_SYNC: c_uint = 1;
 /// `CU_GRAPH_USER_OBJECT_MOVE`: the references are the program's ones.
 const MOVE: c_uint = 1;
 
-/// Refuses a number of references that cannot be added or removed. The first ones can be more (as observed on an H100).
+/// Refuses a number of references that cannot be added or removed. The first ones can be more (as
+/// observed on an H100).
 fn valid(count: c_uint) -> Outcome {
     if (1..=i32::MAX as c_uint).contains(&count) { Ok(()) } else { Err(ERROR_INVALID_VALUE) }
 }

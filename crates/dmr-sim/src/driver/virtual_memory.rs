@@ -1,7 +1,7 @@
 //! Virtual memory management.
 //!
-//! Addresses belong to a universe, so calls with no other argument use the universe of the calling thread's
-//! context, which the real driver does not need.
+//! Addresses belong to a universe, so calls with no other argument use the universe of the calling
+//! thread's context, which the real driver does not need.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 

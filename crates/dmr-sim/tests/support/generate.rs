@@ -12,7 +12,8 @@ pub(crate) struct Care {
     pub(crate) forgets: usize,
     /// Records, waits, synchronisations and queries that are not needed, in percent of the steps.
     pub(crate) superfluous: usize,
-    /// Programs with one mistake of memory (out of bounds, use after free, double free, ...), in percent.
+    /// Programs with one mistake of memory (out of bounds, use after free, double free, ...), in
+    /// percent.
     pub(crate) mischief: usize,
 }
 
@@ -156,7 +157,8 @@ impl Generator {
             .find(|node| !forgotten.contains(node))
     }
 
-    /// Orders the next work of `stream` (or of the host, if `None`) after an operation, in one of CUDA's ways.
+    /// Orders the next work of `stream` (or of the host, if `None`) after an operation, in one of
+    /// CUDA's ways.
     fn order_after(&mut self, node: Node, stream: Option<Stream>) {
         let from = self.oracle.time().stream_of(node).expect("only device work can be unordered");
         let event = match self.oracle.time().event_after(node) {

@@ -1,7 +1,7 @@
 //! Driver calls as the tests make them: one device of a universe, through unmodified cudarc.
 //!
-//! The functions are safe to call here although the driver's own are not: the simulated driver checks every handle and
-//! every address, and returns an error or reports a wrong one.
+//! The functions are safe to call here although the driver's own are not: the simulated driver
+//! checks every handle and every address, and returns an error or reports a wrong one.
 #![allow(unsafe_code)] // the driver is called directly
 
 use std::ffi::{CString, c_void};
@@ -25,7 +25,8 @@ pub(crate) fn machine() -> (Universe, Gpu) {
     (universe, gpu)
 }
 
-/// The first device of the driver that this process uses, current on this thread; and its universe, if it has one.
+/// The first device of the driver that this process uses, current on this thread; and its universe,
+/// if it has one.
 pub(crate) fn device() -> (Option<Universe>, Gpu) {
     match dmr_sim::select().expect("a driver") {
         dmr_sim::Driver::Cuda => (None, Gpu::on(0)),
@@ -48,7 +49,8 @@ pub(crate) struct Gpu {
     pub(crate) context: CUcontext,
 }
 
-// SAFETY: a context handle may be used by any thread; the simulator, like the driver, locks the context.
+// SAFETY: a context handle may be used by any thread; the simulator, like the driver, locks the
+// context.
 unsafe impl Send for Gpu {}
 // SAFETY: as above.
 unsafe impl Sync for Gpu {}
@@ -231,7 +233,8 @@ pub(crate) fn read(src: u64, bytes: usize) -> Driver<Vec<u8>> {
 
 /// A pool of the device with every kind of reuse on, as the driver makes it.
 pub(crate) fn pool(device: CUdevice) -> CUmemoryPool {
-    // The fields in question are at the same place in every version; the bindings give them different types.
+    // The fields in question are at the same place in every version; the bindings give them
+    // different types.
     #[repr(C)]
     struct Head {
         pinned: i32,
@@ -299,8 +302,8 @@ impl Pinned {
 
     /// Returns its bytes.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: initialised in `new`. The simulated device works inside of driver calls only, and these programs call
-        // from one thread: nothing writes here while the slice is borrowed.
+        // SAFETY: initialised in `new`. The simulated device works inside of driver calls only, and
+        // these programs call from one thread: nothing writes here while the slice is borrowed.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 
@@ -350,7 +353,8 @@ pub(crate) fn kernel(ptx: &str, name: &str) -> Driver<CUfunction> {
     unsafe { result::module::get_function(module, name) }
 }
 
-/// Returns PTX with an entry of this name and parameters, and no code, which the simulator does not need.
+/// Returns PTX with an entry of this name and parameters, and no code, which the simulator does not
+/// need.
 pub(crate) fn ptx(name: &str, parameters: &[&str]) -> String {
     let parameters: Vec<String> = parameters
         .iter()

@@ -1,4 +1,5 @@
-//! Compares the simulator's reports on a run with the oracle's findings, and its bytes with the model's.
+//! Compares the simulator's reports on a run with the oracle's findings, and its bytes with the
+//! model's.
 
 use std::collections::BTreeSet;
 
@@ -25,8 +26,8 @@ pub(crate) fn agree(program: &Program, policy: Policy, seed: u64) -> Result<Agre
     Ok(agreed)
 }
 
-/// Runs a program with declared footprints, then with some or all of them recorded when the kernels run, and compares.
-/// The error describes a difference.
+/// Runs a program with declared footprints, then with some or all of them recorded when the kernels
+/// run, and compares. The error describes a difference.
 pub(crate) fn agree_late(program: &Program, policy: Policy, seed: u64) -> Result<Agreed, String> {
     let declared = run::run(program, policy, seed);
     let mut agreed = Agreed::Clean;
@@ -44,8 +45,8 @@ pub(crate) fn agree_late(program: &Program, policy: Policy, seed: u64) -> Result
     Ok(agreed)
 }
 
-/// Returns the steps that were found and their kinds, in the order of the reports. A step counts once for each kind: ranges
-/// that touch are one range in a recorded footprint.
+/// Returns the steps that were found and their kinds, in the order of the reports. A step counts
+/// once for each kind: ranges that touch are one range in a recorded footprint.
 pub(crate) fn verdict(reports: &[Report]) -> Vec<(Option<usize>, BTreeSet<String>)> {
     let mut found: Vec<(Option<usize>, BTreeSet<String>)> = Vec::new();
     for report in reports {
@@ -99,7 +100,8 @@ fn reports_agree(judgement: &Judgement, reports: &[Report]) -> Result<(), String
     Ok(())
 }
 
-/// Returns whether a report is this finding: the same step, kind, and other operation, if it names one.
+/// Returns whether a report is this finding: the same step, kind, and other operation, if it names
+/// one.
 fn covers(finding: &Finding, report: &Report) -> bool {
     let first = report.first.as_ref().map(|site| step_of(site.label.as_deref()));
     second(report) == Some(finding.step)

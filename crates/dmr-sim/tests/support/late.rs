@@ -54,7 +54,8 @@ pub(crate) fn recorded(
     gpu::kernel(&gpu::ptx(name, &["u64"; 2]), name).unwrap()
 }
 
-/// Runs a program under every policy, and returns its findings, which are the same each time. Without leaks.
+/// Runs a program under every policy, and returns its findings, which are the same each time.
+/// Without leaks.
 pub(crate) fn findings(program: impl Fn(&Machine)) -> Vec<ReportKind> {
     let mut all: Vec<Vec<ReportKind>> = schedules()
         .map(|schedule| {

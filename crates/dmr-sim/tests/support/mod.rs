@@ -1,4 +1,5 @@
-//! Support of the simulator's tests: random programs, the brute-force oracle that judges them, and thin driver calls.
+//! Support of the simulator's tests: random programs, the brute-force oracle that judges them, and
+//! thin driver calls.
 // Each test file compiles this module and uses a part of it.
 #![allow(dead_code)]
 

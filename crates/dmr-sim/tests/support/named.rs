@@ -1,4 +1,5 @@
-//! Calls of the simulated driver's functions by name, for functions whose bindings depend on the version of CUDA.
+//! Calls of the simulated driver's functions by name, for functions whose bindings depend on the
+//! version of CUDA.
 #![allow(unsafe_code)] // the driver is called directly
 
 use std::ffi::c_void;
@@ -20,7 +21,8 @@ pub(crate) fn address(name: &str) -> *const () {
 macro_rules! call {
     ($name:ident($($argument:expr => $type:ty),*)) => {{
         type Function = unsafe extern "C" fn($($type),*) -> i32;
-        // SAFETY: the function has this type; the simulator checks handles, and pointers are to live locals.
+        // SAFETY: the function has this type; the simulator checks handles, and pointers are to
+        // live locals.
         unsafe { std::mem::transmute::<*const (), Function>($crate::support::named::address(stringify!($name)))($($argument),*) }
     }};
 }

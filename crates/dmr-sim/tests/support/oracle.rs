@@ -1,7 +1,9 @@
-//! The judge of the simulator: the whole order of a program's operations, and every pair in it that conflicts.
+//! The judge of the simulator: the whole order of a program's operations, and every pair in it that
+//! conflicts.
 //!
-//! It is written from CUDA's documentation, slow and simple on purpose, and shares no code with the simulator. Its inputs
-//! from a run are visible to the program as well: the addresses that the driver returned and the results of queries.
+//! It is written from CUDA's documentation, slow and simple on purpose, and shares no code with the
+//! simulator. Its inputs from a run are visible to the program as well: the addresses that the
+//! driver returned and the results of queries.
 
 use super::order::{Node, Past, Timeline};
 use super::program::{Buf, Host, How, Outcome, Program, Span, Step, Stream};
@@ -215,8 +217,8 @@ impl Oracle {
         for (at, earlier) in self.allocations.iter().enumerate() {
             let from = start.max(earlier.start);
             let to = end.min(earlier.end);
-            // A later owner of the bytes stands for this one: the driver has seen its allocation, and its
-            // free may be on a stream that the program has not ordered after that.
+            // A later owner of the bytes stands for this one: the driver has seen its allocation,
+            // and its free may be on a stream that the program has not ordered after that.
             let is_reused = |byte: &u64| {
                 let mut later = self.allocations[at + 1..].iter();
                 later.any(|it| (it.start..it.end.next_multiple_of(ALIGNMENT)).contains(byte))
@@ -224,7 +226,8 @@ impl Oracle {
             if from >= to || (from..to).step_by(ALIGNMENT as usize).all(|byte| is_reused(&byte)) {
                 continue;
             }
-            // The program's own pool keeps its memory, and may reuse only memory whose uses the program has ordered.
+            // The program's own pool keeps its memory, and may reuse only memory whose uses the
+            // program has ordered.
             let fine = match (earlier.freed, earlier.how, how) {
                 (None, ..) => false,
                 (Some((_, freed)), How::Pool(_), How::Pool(_)) => self.time.before(freed, node),
@@ -317,8 +320,8 @@ impl Oracle {
     }
 }
 
-/// Returns whether the driver executes an operation: it refuses a memset or copy with an address that is
-/// freed or out of bounds.
+/// Returns whether the driver executes an operation: it refuses a memset or copy with an address
+/// that is freed or out of bounds.
 fn writes(step: &Step, findings: &[Finding]) -> bool {
     let is_kernel = matches!(step, Step::Blend { .. } | Step::Accumulate { .. });
     let is_refused =
@@ -390,8 +393,8 @@ impl Oracle {
         }
     }
 
-    /// An access of an earlier owner that its free came after: the driver itself has ordered it before the memory was
-    /// allocated again.
+    /// An access of an earlier owner that its free came after: the driver itself has ordered it
+    /// before the memory was allocated again.
     fn is_settled(&self, access: &Access, owner: &Owner) -> bool {
         let (Some(before), Owner::Live(now)) = (access.owner, owner) else {
             return false;
@@ -400,7 +403,8 @@ impl Oracle {
         before != *now && freed.is_some_and(|(_, freed)| self.time.before(access.node, freed))
     }
 
-    /// Submits the step; not if its buffer does not exist. `has_effect`: whether the driver writes its bytes.
+    /// Submits the step; not if its buffer does not exist. `has_effect`: whether the driver writes
+    /// its bytes.
     fn operate(&mut self, index: usize, step: &Step, stream: Stream, has_effect: bool) -> bool {
         let spans = [(step.reads(), false), (step.writes(), true)];
         let known =

@@ -1,6 +1,7 @@
 //! Happens-before by brute force: every node has the whole set of nodes before it.
 //!
-//! [`Order`] is the graph; [`Timeline`] puts a program's operations into it by the rules of CUDA's streams and events.
+//! [`Order`] is the graph; [`Timeline`] puts a program's operations into it by the rules of CUDA's
+//! streams and events.
 
 use super::program::{Event, Program, Stream, StreamKind};
 
@@ -33,8 +34,8 @@ impl Past {
     }
 }
 
-/// The graph. An edge leads from a node to one submitted later, so submission order is a topological order and the past
-/// of a node is complete when it is added.
+/// The graph. An edge leads from a node to one submitted later, so submission order is a
+/// topological order and the past of a node is complete when it is added.
 #[derive(Clone, Debug, Default)]
 struct Order {
     pasts: Vec<Past>,
@@ -103,8 +104,9 @@ impl Timeline {
         self.events.iter().position(|recorded| recorded.as_ref().is_some_and(covers))
     }
 
-    /// Returns the nodes before an operation submitted to this stream now: those that the host has found complete, the
-    /// operation before it in the stream, and those of the legacy stream's rule.
+    /// Returns the nodes before an operation submitted to this stream now: those that the host has
+    /// found complete, the operation before it in the stream, and those of the legacy stream's
+    /// rule.
     pub(crate) fn past_on(&self, stream: Stream) -> Past {
         self.order.past_of(&self.predecessors(stream))
     }
@@ -135,7 +137,8 @@ impl Timeline {
         self.events[event] = Some(self.enqueue(stream));
     }
 
-    /// Adds a wait of a stream for the most recent record. A wait for an event that was never recorded has no effect.
+    /// Adds a wait of a stream for the most recent record. A wait for an event that was never
+    /// recorded has no effect.
     pub(crate) fn wait(&mut self, stream: Stream, event: Event) {
         if let Some(recorded) = self.events[event] {
             let mut predecessors = self.predecessors(stream);
@@ -148,7 +151,8 @@ impl Timeline {
         self.host_waits(self.events[event]);
     }
 
-    /// Adds a wait of the host for a stream: for the legacy stream, also for the blocking streams, not the reverse.
+    /// Adds a wait of the host for a stream: for the legacy stream, also for the blocking streams,
+    /// not the reverse.
     pub(crate) fn host_waits_for_stream(&mut self, stream: Stream) {
         match self.streams[stream] {
             StreamKind::Legacy => self.host_waits(self.predecessors(stream)),

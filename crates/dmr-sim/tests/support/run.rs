@@ -26,7 +26,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Renumbers the findings as if step `index`, which the driver never saw, were not in the program.
+    /// Renumbers the findings as if step `index`, which the driver never saw, were not in the
+    /// program.
     pub(crate) fn forget_step(&mut self, index: usize) {
         let renumber = |label: &mut Option<Arc<str>>| {
             if let Some(step) = step_of(label.as_deref()).filter(|&step| step > index) {
@@ -63,7 +64,8 @@ pub(crate) fn run(program: &Program, policy: Policy, seed: u64) -> Run {
     run_with(program, policy, seed, Footprints::Declared, |_| ())
 }
 
-/// Runs a program; `meddle` may arrange for faults after the streams and events are made and before the first step.
+/// Runs a program; `meddle` may arrange for faults after the streams and events are made and before
+/// the first step.
 pub(crate) fn run_with(
     program: &Program,
     policy: Policy,
@@ -284,7 +286,8 @@ impl Drop for Machine {
     }
 }
 
-/// A pool that reuses only what the program itself has ordered, and takes no detour through the device to do it.
+/// A pool that reuses only what the program itself has ordered, and takes no detour through the
+/// device to do it.
 fn strict_pool(gpu: &Gpu) -> CUmemoryPool {
     let pool = gpu::pool(gpu.device);
     for attribute in [

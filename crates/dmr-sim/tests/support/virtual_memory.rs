@@ -21,13 +21,14 @@ pub(crate) const NOR: u32 = 3;
 
 macro_rules! call {
     ($($call:tt)*) => {
-        // SAFETY: arguments that the driver checks; pointers are to live locals, or wrong on purpose where the simulated
-        // driver refuses them.
+        // SAFETY: arguments that the driver checks; pointers are to live locals, or wrong on
+        // purpose where the simulated driver refuses them.
         unsafe { sys::$($call)* }.result()
     };
 }
 
-/// The structures' fields are at the same places in every version; the bindings give them different types.
+/// The structures' fields are at the same places in every version; the bindings give them different
+/// types.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Properties {

@@ -38,7 +38,8 @@ pub(super) enum State {
     Allocated,
 }
 
-/// Free chunks by size: those of about one size are in a list, and bits find the first list that is not empty.
+/// Free chunks by size: those of about one size are in a list, and bits find the first list that is
+/// not empty.
 #[derive(Debug)]
 pub(super) struct Bins {
     /// One bit for each row that has a list that is not empty.
@@ -49,8 +50,8 @@ pub(super) struct Bins {
     first: [u32; ROWS * FINE as usize],
 }
 
-/// Rounds a size in bytes up to the smallest size of a list, so that every chunk of that list serves it. Returns
-/// units; `None` for more than a request may have.
+/// Rounds a size in bytes up to the smallest size of a list, so that every chunk of that list
+/// serves it. Returns units; `None` for more than a request may have.
 pub(super) fn round_up(bytes: usize) -> Option<u32> {
     let units = u32::try_from(bytes.div_ceil(UNIT)).ok().filter(|units| *units <= MOST)?;
     let step = 1 << units.max(1).ilog2().saturating_sub(FINE_BITS);
@@ -73,7 +74,8 @@ impl Default for Bins {
 }
 
 impl Bins {
-    /// Returns a chunk of at least `units`, a size that [`round_up`] returned: one of the smallest list that has any.
+    /// Returns a chunk of at least `units`, a size that [`round_up`] returned: one of the smallest
+    /// list that has any.
     pub(super) fn find(&self, units: u32) -> Option<u32> {
         let (row, column) = list_of(units);
         let right = self.columns[row] & (u16::MAX << column);

@@ -1,7 +1,7 @@
 //! Segments of pinned host memory, cut into chunks. Makes no driver call and takes no lock.
 //!
-//! A chunk that is freed is merged with its free neighbours. Records are in a table of their own: the memory may be
-//! slow to read for the host, and the device may write it.
+//! A chunk that is freed is merged with its free neighbours. Records are in a table of their own:
+//! the memory may be slow to read for the host, and the device may write it.
 
 use super::bins::{Bins, Chunk, NONE, State};
 
@@ -71,8 +71,8 @@ impl Heap {
         self.reserved * UNIT as u64
     }
 
-    /// Allocates a chunk of `units`, a size that [`round_up`] returned. A segment that is not cut serves requests of
-    /// at least half its size.
+    /// Allocates a chunk of `units`, a size that [`round_up`] returned. A segment that is not cut
+    /// serves requests of at least half its size.
     pub(super) fn allocate(&mut self, units: u32) -> Option<AllocatedChunk> {
         if units > LARGEST_CUT {
             let fits = |id: &u32| self.chunks[*id as usize].units / 2 <= units;
@@ -86,8 +86,9 @@ impl Heap {
         Some(self.allocated(id))
     }
 
-    /// Returns the size of the segment to add for a request that found no chunk: as large as all segments that are
-    /// cut, up to a maximum, so that there are few; with `is_least`, the smallest that serves the request.
+    /// Returns the size of the segment to add for a request that found no chunk: as large as all
+    /// segments that are cut, up to a maximum, so that there are few; with `is_least`, the smallest
+    /// that serves the request.
     pub(super) fn segment_for(&self, units: u32, is_least: bool) -> SegmentSize {
         if units > LARGEST_CUT {
             return SegmentSize { units, is_cut: false };
@@ -129,7 +130,8 @@ impl Heap {
         self.insert_free(id);
     }
 
-    /// Removes segments that are free as a whole while more than `keep` bytes are reserved, the largest first.
+    /// Removes segments that are free as a whole while more than `keep` bytes are reserved, the
+    /// largest first.
     pub(super) fn remove_free(&mut self, keep: u64) -> Vec<Segment> {
         let ids = 0..self.chunks.len() as u32;
         let is_whole = |id: &u32| {

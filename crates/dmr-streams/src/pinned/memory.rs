@@ -15,8 +15,8 @@ use crate::StreamPool;
 
 /// Page-locked host memory in the use table of a [`StreamPool`], which it keeps alive.
 ///
-/// Dropping it *retires* it, and makes no driver call: the pool allocates the memory again once its uses are done. If
-/// its resource refuses it, the memory stays in the resource's usage.
+/// Dropping it *retires* it, and makes no driver call: the pool allocates the memory again once its
+/// uses are done. If its resource refuses it, the memory stays in the resource's usage.
 pub struct PinnedMemory {
     block: ManuallyDrop<DeviceBlock>,
     start: NonNull<u8>,
@@ -31,14 +31,15 @@ unsafe impl Send for PinnedMemory {}
 unsafe impl Sync for PinnedMemory {}
 
 impl PinnedMemory {
-    /// Allocates initialised memory of unspecified content: from `resource`, or from the pool
-    /// of pinned memory of `streams` if that is `None`. The kind is that of the resource, if there is one.
+    /// Allocates initialised memory of unspecified content: from `resource`, or from the pool of
+    /// pinned memory of `streams` if that is `None`. The kind is that of the resource, if there is
+    /// one.
     ///
     /// # Errors
     ///
     /// Those of [`allocate`](dmr_core::DeviceMemoryResource::allocate);
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) if the resource works on the streams of another pool;
-    /// [`OutOfBounds`](ResourceError::OutOfBounds) if it returns a smaller block.
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) if the resource works on the streams of
+    /// another pool; [`OutOfBounds`](ResourceError::OutOfBounds) if it returns a smaller block.
     pub fn allocate(
         resource: Option<&Arc<dyn HostMemoryResource>>,
         streams: &Arc<StreamPool>,
@@ -61,13 +62,14 @@ impl PinnedMemory {
         Ok(Self { block: ManuallyDrop::new(block), start, resource, streams })
     }
 
-    /// Returns the block of this memory in the use table. The device accesses the memory at the host's address.
+    /// Returns the block of this memory in the use table. The device accesses the memory at the
+    /// host's address.
     pub fn block(&self) -> &DeviceBlock {
         &self.block
     }
 
-    /// Waits until all recorded uses of these bytes are done. Returns `false`, and does not wait, if a window on one of
-    /// them is open.
+    /// Waits until all recorded uses of these bytes are done. Returns `false`, and does not wait,
+    /// if a window on one of them is open.
     ///
     /// # Errors
     ///
@@ -82,7 +84,8 @@ impl PinnedMemory {
         Ok(true)
     }
 
-    /// Returns the address of the first byte, which is aligned to 256 bytes. Valid until this is dropped.
+    /// Returns the address of the first byte, which is aligned to 256 bytes. Valid until this is
+    /// dropped.
     #[must_use]
     pub fn start(&self) -> NonNull<u8> {
         self.start

@@ -1,4 +1,5 @@
-//! Page-locked host memory: pooled, tracked in the use table, and allocated again when its uses are done.
+//! Page-locked host memory: pooled, tracked in the use table, and allocated again when its uses are
+//! done.
 //!
 //! | module | what it contains |
 //! | --- | --- |
@@ -30,15 +31,16 @@ pub use resource::PinnedResource;
 
 /// The kind of page-locked memory, for the host. The device accesses both in the same way.
 ///
-/// All of it is mapped and portable: kernels use it at the host's address, on every device of the process.
+/// All of it is mapped and portable: kernels use it at the host's address, on every device of the
+/// process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PinnedKind {
     /// Cached by the processor, as ordinary memory is.
     #[default]
     Cached,
-    /// Write-combined: the host's writes go past the caches, which makes copies to the device faster on some
-    /// machines. Reading it takes the host many times as long.
+    /// Write-combined: the host's writes go past the caches, which makes copies to the device
+    /// faster on some machines. Reading it takes the host many times as long.
     WriteCombined,
 }
 
@@ -65,8 +67,8 @@ impl PinnedKind {
 const PINNED: AllocTag = AllocTag::new("pinned");
 
 impl StreamPool {
-    /// Allocates pinned memory of unspecified content from the pool that all pinned memory of these streams shares:
-    /// [`PinnedResource`]. Every byte of it has been written.
+    /// Allocates pinned memory of unspecified content from the pool that all pinned memory of these
+    /// streams shares: [`PinnedResource`]. Every byte of it has been written.
     ///
     /// # Errors
     ///
@@ -79,23 +81,24 @@ impl StreamPool {
         PinnedMemory::allocate(None, self, PinnedKind::Cached, bytes, home, PINNED)
     }
 
-    /// Frees the pinned memory that was dropped and whose uses are done, so that it can be allocated again; returns its
-    /// bytes. Polls the uses and does not wait for them.
+    /// Frees the pinned memory that was dropped and whose uses are done, so that it can be
+    /// allocated again; returns its bytes. Polls the uses and does not wait for them.
     ///
-    /// Memory counts as done when an event is done that was recorded behind its last use, and behind what had been
-    /// submitted to its home stream when it was dropped. If there is none yet, a poll records one, and a later poll
-    /// finds it done. On a lost device, all of it counts as freed.
+    /// Memory counts as done when an event is done that was recorded behind its last use, and
+    /// behind what had been submitted to its home stream when it was dropped. If there is none yet,
+    /// a poll records one, and a later poll finds it done. On a lost device, all of it counts as
+    /// freed.
     ///
     /// # Errors
     ///
-    /// The first error; [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing) for memory whose home stream
-    /// captures a graph. What could not be freed is still retired: call again.
+    /// The first error; [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing) for memory
+    /// whose home stream captures a graph. What could not be freed is still retired: call again.
     pub fn try_reap_pinned(&self) -> ResourceResult<u64> {
         self.poll_pinned().map(|freed| freed.iter().sum())
     }
 
-    /// Waits for the pinned memory that was dropped, unless a launch that uses it is prepared and not finished, and
-    /// frees it; returns its bytes.
+    /// Waits for the pinned memory that was dropped, unless a launch that uses it is prepared and
+    /// not finished, and frees it; returns its bytes.
     ///
     /// # Errors
     ///
@@ -104,10 +107,10 @@ impl StreamPool {
         self.wait_for_pinned().map(|freed| freed.iter().sum())
     }
 
-    /// Returns pinned memory that serves no block to the driver while more than `keep_bytes` bytes of a kind are
-    /// reserved, in whole segments; returns the bytes. First frees what is done, as
-    /// [`try_reap_pinned`](Self::try_reap_pinned) does. The driver's call, `cuMemFreeHost`, may wait for other work of
-    /// the device.
+    /// Returns pinned memory that serves no block to the driver while more than `keep_bytes` bytes
+    /// of a kind are reserved, in whole segments; returns the bytes. First frees what is done, as
+    /// [`try_reap_pinned`](Self::try_reap_pinned) does. The driver's call, `cuMemFreeHost`, may
+    /// wait for other work of the device.
     ///
     /// # Errors
     ///

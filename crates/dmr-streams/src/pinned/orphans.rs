@@ -1,4 +1,5 @@
-//! Segments of pinned memory that the device still used when the last owner of their stream pool was dropped.
+//! Segments of pinned memory that the device still used when the last owner of their stream pool
+//! was dropped.
 
 use std::sync::Mutex;
 
@@ -12,12 +13,13 @@ use crate::Device;
 use crate::progress::Event;
 use crate::uses::Patience;
 
-/// Waits for, and frees, pinned memory that was still in use when the last owner of its stream pool was dropped;
-/// returns the bytes of its segments. A stream pool that needs another segment frees such memory, too, once the device
-/// is done with it. For the end of a process, or of a test that looks for leaks.
+/// Waits for, and frees, pinned memory that was still in use when the last owner of its stream pool
+/// was dropped; returns the bytes of its segments. A stream pool that needs another segment frees
+/// such memory, too, once the device is done with it. For the end of a process, or of a test that
+/// looks for leaks.
 ///
-/// Such memory keeps the CUDA context alive, and nothing else. That of a lost device is forgotten: it cannot be freed
-/// before the process ends.
+/// Such memory keeps the CUDA context alive, and nothing else. That of a lost device is forgotten:
+/// it cannot be freed before the process ends.
 ///
 /// # Errors
 ///
@@ -52,7 +54,8 @@ struct Orphan {
 #[derive(Default)]
 struct Orphans {
     waiting: Mutex<Vec<Orphan>>,
-    /// Held while reaping, so that a reap that waits also waits for the memory that another thread is freeing.
+    /// Held while reaping, so that a reap that waits also waits for the memory that another thread
+    /// is freeing.
     reaping: Mutex<()>,
 }
 

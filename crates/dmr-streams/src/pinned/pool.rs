@@ -1,4 +1,5 @@
-//! The pool of pinned memory of a stream pool: its blocks, from the allocation until their uses are done.
+//! The pool of pinned memory of a stream pool: its blocks, from the allocation until their uses are
+//! done.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -32,7 +33,8 @@ pub(crate) struct PinnedPool {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) kinds: [OfKind; PinnedKind::ALL.len()],
-    /// Blocks that were deallocated and that the device may still use, by the slot of their home stream.
+    /// Blocks that were deallocated and that the device may still use, by the slot of their home
+    /// stream.
     pub(super) pending: BTreeMap<usize, PendingQueue<RetiredBlock>>,
 }
 
@@ -96,8 +98,8 @@ impl PinnedPool {
 }
 
 impl StreamPool {
-    /// Allocates a block of pinned memory, in the use table without uses. Its content is unspecified; every byte
-    /// has been written.
+    /// Allocates a block of pinned memory, in the use table without uses. Its content is
+    /// unspecified; every byte has been written.
     pub(super) fn allocate_pinned_block(
         &self,
         kind: PinnedKind,
@@ -122,9 +124,10 @@ impl StreamPool {
         if let Some(observer) = pool.observer() {
             observer.region_allocated(chunk.address, bytes, tag, generation);
         }
-        // SAFETY: the chunk is inside of a segment that the driver has allocated, aligned to 256 bytes, and of no
-        // other block; the device accesses it at the same address. It is freed only when this block was deallocated
-        // and the use table has no use of it. The generation is new.
+        // SAFETY: the chunk is inside of a segment that the driver has allocated, aligned to 256
+        // bytes, and of no other block; the device accesses it at the same address. It is freed
+        // only when this block was deallocated and the use table has no use of it. The generation
+        // is new.
         Ok(unsafe {
             DeviceBlock::from_parts(BlockParts {
                 ptr: chunk.address,
@@ -142,8 +145,8 @@ impl StreamPool {
         })
     }
 
-    /// Releases a block of this pool; frees it if its uses, and the work submitted to its home stream, are known to
-    /// be done. Makes no driver call. On an error nothing has changed.
+    /// Releases a block of this pool; frees it if its uses, and the work submitted to its home
+    /// stream, are known to be done. Makes no driver call. On an error nothing has changed.
     pub(super) fn deallocate_pinned_block(
         &self,
         block: &DeviceBlock,
@@ -226,7 +229,8 @@ impl StreamPool {
         }
     }
 
-    /// Frees the blocks of a home stream whose uses are known to be done, up to those behind a few that are not.
+    /// Frees the blocks of a home stream whose uses are known to be done, up to those behind a few
+    /// that are not.
     fn free_done(&self, home: usize) -> FreedBytes {
         let pool = self.pinned();
         let uses = self.uses();
@@ -255,7 +259,8 @@ impl StreamPool {
         freed
     }
 
-    /// Waits for the uses of all retired blocks whose windows are closed, and frees them. Returns the bytes.
+    /// Waits for the uses of all retired blocks whose windows are closed, and frees them. Returns
+    /// the bytes.
     ///
     /// # Errors
     ///
@@ -297,8 +302,8 @@ impl StreamPool {
         });
     }
 
-    /// Frees a block that has left its slot, or makes it pending. `others` has its dependencies on other streams than
-    /// its home stream.
+    /// Frees a block that has left its slot, or makes it pending. `others` has its dependencies on
+    /// other streams than its home stream.
     fn free_or_pend(
         &self,
         block: RetiredBlock,
@@ -307,7 +312,8 @@ impl StreamPool {
     ) -> BlockState {
         let home = block.id.alloc_stream();
         let uses = self.uses();
-        // First: if no event was recorded on the home stream since, then the first poll records one.
+        // First: if no event was recorded on the home stream since, then the first poll records
+        // one.
         let mut after = Dependencies::on(home, uses.submitted(home));
         after.add_all(others);
         if uses.is_known_done(&after) {
@@ -331,7 +337,8 @@ impl StreamPool {
         }
     }
 
-    /// Counts all retired blocks as freed, because the device is lost. Their memory is not allocated again.
+    /// Counts all retired blocks as freed, because the device is lost. Their memory is not
+    /// allocated again.
     #[cold]
     fn forget_retired(&self) -> FreedBytes {
         let pool = self.pinned();

@@ -12,21 +12,23 @@ use dmr_core::{
 use super::PinnedKind;
 use crate::StreamPool;
 
-/// Page-locked host memory of one kind, from the pool that a [`StreamPool`] has of it. All resources of a stream pool
-/// and kind are the same one.
+/// Page-locked host memory of one kind, from the pool that a [`StreamPool`] has of it. All
+/// resources of a stream pool and kind are the same one.
 ///
-/// The driver locks memory in segments, which are cut into blocks; a block of more than 1 MiB has a segment of its own.
-/// Blocks are in the use table. A block that was deallocated is *retired* until its recorded uses are done, and the work
-/// that had been submitted to its home stream: the host writes the memory, so the order of streams does not suffice.
+/// The driver locks memory in segments, which are cut into blocks; a block of more than 1 MiB has a
+/// segment of its own. Blocks are in the use table. A block that was deallocated is *retired* until
+/// its recorded uses are done, and the work that had been submitted to its home stream: the host
+/// writes the memory, so the order of streams does not suffice.
 ///
-/// An allocation takes free memory, else polls the retired blocks, else gets a segment from the driver. It waits only if
-/// the driver refuses that. Neither allocating from free memory nor deallocating makes a driver call, except that an
-/// allocation checks that the stream captures no graph. [`trim_to`](DeviceMemoryResource::trim_to) returns segments
-/// without a block to the driver, and so does dropping the stream pool; segments that are in use then are freed by
+/// An allocation takes free memory, else polls the retired blocks, else gets a segment from the
+/// driver. It waits only if the driver refuses that. Neither allocating from free memory nor
+/// deallocating makes a driver call, except that an allocation checks that the stream captures no
+/// graph. [`trim_to`](DeviceMemoryResource::trim_to) returns segments without a block to the
+/// driver, and so does dropping the stream pool; segments that are in use then are freed by
 /// [`reap_orphaned_pinned`](super::reap_orphaned_pinned).
 ///
-/// No stream waits for a fresh block, whose memory no device work uses. On a lost device, memory of retired blocks counts
-/// as freed, and is not allocated again.
+/// No stream waits for a fresh block, whose memory no device work uses. On a lost device, memory of
+/// retired blocks counts as freed, and is not allocated again.
 #[derive(Clone)]
 pub struct PinnedResource {
     streams: Arc<StreamPool>,
@@ -47,9 +49,10 @@ impl PinnedResource {
     }
 }
 
-// SAFETY: a block is a chunk of a segment of host memory, which was written with zeros before it was cut. Chunks do not
-// overlap. A chunk is freed when its block was deallocated, and all recorded uses and the earlier work of the home
-// stream are done; this makes no device work. `allocate` and `deallocate` neither read nor write the memory of blocks.
+// SAFETY: a block is a chunk of a segment of host memory, which was written with zeros before it
+// was cut. Chunks do not overlap. A chunk is freed when its block was deallocated, and all recorded
+// uses and the earlier work of the home stream are done; this makes no device work. `allocate` and
+// `deallocate` neither read nor write the memory of blocks.
 unsafe impl HostMemoryResource for PinnedResource {}
 
 #[deny(clippy::missing_trait_methods)]

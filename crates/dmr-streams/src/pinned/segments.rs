@@ -12,12 +12,13 @@ use super::{PinnedKind, orphans};
 use crate::uses::{Dependencies, PendingQueue};
 use crate::{Device, StreamPool};
 
-/// The number of polls before another segment is added. On an idle stream an event is done a few microseconds after its
-/// record, and the driver needs many times as long to lock memory.
+/// The number of polls before another segment is added. On an idle stream an event is done a few
+/// microseconds after its record, and the driver needs many times as long to lock memory.
 const POLLS: usize = 16;
 
 impl StreamPool {
-    /// Allocates a chunk: of free memory, else of memory whose uses a poll finds done, else of a new segment.
+    /// Allocates a chunk: of free memory, else of memory whose uses a poll finds done, else of a
+    /// new segment.
     pub(super) fn allocate_chunk(
         &self,
         kind: PinnedKind,
@@ -74,7 +75,8 @@ impl StreamPool {
         self.pinned().state().of(kind).heap.add(segment);
     }
 
-    /// Allocates page-locked memory from the driver, and writes zeros to it, so that all of it is initialised.
+    /// Allocates page-locked memory from the driver, and writes zeros to it, so that all of it is
+    /// initialised.
     fn lock_segment(&self, kind: PinnedKind, size: SegmentSize) -> ResourceResult<Segment> {
         let device = self.device();
         let bytes = size.bytes();
@@ -87,8 +89,8 @@ impl StreamPool {
         Ok(Segment { address: start.expose_provenance() as u64, size })
     }
 
-    /// Returns segments that are free as a whole to the driver while more than `keep` bytes of the kind are
-    /// reserved. Returns the bytes.
+    /// Returns segments that are free as a whole to the driver while more than `keep` bytes of the
+    /// kind are reserved. Returns the bytes.
     ///
     /// # Errors
     ///
@@ -118,15 +120,16 @@ impl StreamPool {
         outcome.map(|()| trimmed)
     }
 
-    /// Ends the pinned memory of the pool when its last owner is dropped. Does not wait: segments with blocks that
-    /// are in use are freed by [`reap_orphaned_pinned`](super::reap_orphaned_pinned).
+    /// Ends the pinned memory of the pool when its last owner is dropped. Does not wait: segments
+    /// with blocks that are in use are freed by
+    /// [`reap_orphaned_pinned`](super::reap_orphaned_pinned).
     pub(crate) fn end_pinned(&self) {
         // In a forked child another thread may have held a lock. A lost device frees nothing.
         if self.device().check().is_err() {
             return;
         }
-        // Memory that cannot be freed becomes orphaned. On an idle stream, an event takes a moment after its
-        // record.
+        // Memory that cannot be freed becomes orphaned. On an idle stream, an event takes a moment
+        // after its record.
         for _ in 0..2 {
             let _ = self.poll_pinned();
         }
@@ -140,8 +143,9 @@ impl StreamPool {
         for kind in PinnedKind::ALL {
             for (segment, chunks) in state.kinds[kind as usize].heap.segments() {
                 let after = chunks.iter().map(|&id| after.get(&ChunkOfKind { kind, id }).copied());
-                // Without events there is no way to find out when the memory may be freed, so it leaks. So does
-                // memory with an open window, whose work is in no ledger, and a block that was never deallocated.
+                // Without events there is no way to find out when the memory may be freed, so it
+                // leaks. So does memory with an open window, whose work is in no ledger, and a
+                // block that was never deallocated.
                 let Some(after) = after.collect::<Option<Vec<_>>>() else { continue };
                 let after = after.into_iter().collect::<Dependencies>().newest_of_each_stream();
                 if let Ok(events) = self.uses().events_of(&after) {

@@ -1,4 +1,5 @@
-//! The adopted slices of a stream pool: into the use table, out of it, and freed on their own streams.
+//! The adopted slices of a stream pool: into the use table, out of it, and freed on their own
+//! streams.
 
 use std::collections::HashMap;
 use std::mem;
@@ -94,7 +95,8 @@ impl Drop for Adopted {
 }
 
 impl StreamPool {
-    /// Orders the next work on `home` after the pending work of a slice, and puts it into the use table.
+    /// Orders the next work on `home` after the pending work of a slice, and puts it into the use
+    /// table.
     pub(super) fn insert_slice<T>(
         &self,
         slice: &mut CudaSlice<T>,
@@ -123,7 +125,8 @@ impl StreamPool {
         // Waits for cudarc's events of the last read and write.
         let waited = checked(home.stream().context(), || {
             let (ptr, recorded) = slice.device_ptr_mut(home.stream());
-            // A record is of a write that comes next, and none does: the slice keeps its last write.
+            // A record is of a write that comes next, and none does: the slice keeps its last
+            // write.
             mem::forget(recorded);
             ptr
         });
@@ -169,8 +172,9 @@ impl StreamPool {
             }
             _ => device.driver_error("cuMemAllocAsync", error),
         })?;
-        // The graph of a capture that has begun meanwhile may have the memory, and may free it then. Memory that is older
-        // than the capture cannot be freed in it, and is not the graph's.
+        // The graph of a capture that has begun meanwhile may have the memory, and may free it
+        // then. Memory that is older than the capture cannot be freed in it, and is not the
+        // graph's.
         if let Err(refusal) = home.refuse_capture()
             // SAFETY: just allocated, and used by no work.
             && unsafe { memory.free(device) }.is_ok()
@@ -195,8 +199,8 @@ impl StreamPool {
         held.usage.reserved += memory.bytes;
         held.usage.total_allocated += memory.bytes;
         held.slices.insert(generation.get(), memory);
-        // SAFETY: the memory has these bytes, which stay allocated until the block is taken: what is held here is freed or
-        // given away only then. The generation is new.
+        // SAFETY: the memory has these bytes, which stay allocated until the block is taken: what
+        // is held here is freed or given away only then. The generation is new.
         let block = unsafe {
             DeviceBlock::from_parts(BlockParts {
                 ptr,
@@ -216,8 +220,8 @@ impl StreamPool {
         block
     }
 
-    /// Takes a block out of the use table and returns a slice of its first `len` elements, whose stream comes after all
-    /// uses.
+    /// Takes a block out of the use table and returns a slice of its first `len` elements, whose
+    /// stream comes after all uses.
     ///
     /// # Safety
     ///
@@ -257,7 +261,8 @@ impl StreamPool {
                 return Err(error);
             }
         };
-        // SAFETY: the block has the elements; the slice owns them once this has forgotten them; the caller's obligation.
+        // SAFETY: the block has the elements; the slice owns them once this has forgotten them; the
+        // caller's obligation.
         let make = |()| unsafe { self.device().slice_at::<T>(&held.stream, held.ptr, len) };
         let given = match self.order_stream_after(&held.stream, &after).and_then(make) {
             Ok(given) => given,
@@ -273,8 +278,8 @@ impl StreamPool {
         Ok(given)
     }
 
-    /// Deallocates the block of a slice: frees the slice on its own stream, after all uses, or retires it while a
-    /// window is open.
+    /// Deallocates the block of a slice: frees the slice on its own stream, after all uses, or
+    /// retires it while a window is open.
     pub(super) fn deallocate_slice(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
         let adopted = self.adopted_slices();
         let id = block.id();
@@ -345,7 +350,8 @@ impl StreamPool {
         let held = adopted.take(id)?;
         let freed = match self.device().is_lost() {
             true => Ok(()),
-            // SAFETY: no window uses it, and its stream comes after all uses; what is put back was not freed.
+            // SAFETY: no window uses it, and its stream comes after all uses; what is put back was
+            // not freed.
             false => self
                 .order_stream_after(&held.stream, &after)
                 .and_then(|()| unsafe { held.free(self.device()) }),

@@ -1,4 +1,5 @@
-//! The memory of a slice of cudarc: allocated and freed as cudarc does, but without ending a capture.
+//! The memory of a slice of cudarc: allocated and freed as cudarc does, but without ending a
+//! capture.
 
 use std::sync::Arc;
 
@@ -18,7 +19,8 @@ pub(super) struct SliceMemory {
 }
 
 impl SliceMemory {
-    /// Takes the memory out of a slice. cudarc makes the slice's stream wait for the last read and the last write.
+    /// Takes the memory out of a slice. cudarc makes the slice's stream wait for the last read and
+    /// the last write.
     pub(super) fn of<T>(slice: CudaSlice<T>) -> Self {
         let bytes = slice.num_bytes() as u64;
         let stream = Arc::clone(slice.stream());
@@ -50,7 +52,8 @@ impl SliceMemory {
     ///
     /// # Safety
     ///
-    /// The memory is neither freed nor given away, and is used by no work but such as the stream comes after.
+    /// The memory is neither freed nor given away, and is used by no work but such as the stream
+    /// comes after.
     pub(super) unsafe fn free(&self, device: &Device) -> ResourceResult<()> {
         let on = self.stream.cu_stream();
         let failed = |call| move |error| device.driver_error(call, error);

@@ -19,7 +19,8 @@ pub(super) struct ReleasedBlock {
     /// The block as its caller had it.
     parts: BlockParts,
     upstream: UpstreamId,
-    /// The block that upstream has returned instead: it has kept this one, which is never passed to it again.
+    /// The block that upstream has returned instead: it has kept this one, which is never passed to
+    /// it again.
     exchanged_for: Option<Generation>,
 }
 
@@ -53,8 +54,8 @@ impl ReleasedBlock {
 }
 
 impl<R: DeviceMemoryResource> Tracked<R> {
-    /// Releases a block, and frees it if that may be done now. On an error nothing has changed, unless upstream has kept
-    /// the block and returned another one.
+    /// Releases a block, and frees it if that may be done now. On an error nothing has changed,
+    /// unless upstream has kept the block and returned another one.
     pub(super) fn release(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         self.try_release(&block).map_err(|NotDeallocated { error, other }| {
             DeallocateError::new(error, other.map_or(block, |other| *other))
@@ -122,8 +123,8 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         }
     }
 
-    /// Returns whether work that upstream submits to the stream `home` comes after all of `after`. If the
-    /// stream is retired, adds all its work to `after`.
+    /// Returns whether work that upstream submits to the stream `home` comes after all of `after`.
+    /// If the stream is retired, adds all its work to `after`.
     fn is_ordered_at(&self, home: StreamId, after: &mut Dependencies) -> ResourceResult<bool> {
         let entered = self.streams.enter_home(home).and_then(|home| {
             home.refuse_capture()?;
@@ -141,8 +142,8 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         }
     }
 
-    /// Deallocates a pending block upstream if its uses are done, or waits for them; returns whether it
-    /// has.
+    /// Deallocates a pending block upstream if its uses are done, or waits for them; returns
+    /// whether it has.
     fn try_free(
         &self,
         pending: &mut Pending<ReleasedBlock>,
@@ -277,8 +278,8 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         outcome.map(|()| freed + freed_upstream)
     }
 
-    /// Makes the home streams wait for the uses of all blocks without an open window, and deallocates these
-    /// blocks upstream.
+    /// Makes the home streams wait for the uses of all blocks without an open window, and
+    /// deallocates these blocks upstream.
     pub(super) fn drain(&mut self) {
         if self.streams.device().bind().is_err() {
             return;

@@ -9,8 +9,8 @@ use dmr_core::{BlockId, BlockParts, BlockSlot, DeviceBlock, Generation};
 pub(crate) struct RetiredUpstream(VecDeque<BlockId>);
 
 impl RetiredUpstream {
-    /// Adds a block, and removes up to two that are not retired any more, so that the list is hardly longer
-    /// than the number of retired blocks.
+    /// Adds a block, and removes up to two that are not retired any more, so that the list is
+    /// hardly longer than the number of retired blocks.
     pub(crate) fn push(&mut self, id: BlockId, is_retired: impl Fn(BlockId) -> bool) {
         for _ in 0..2 {
             if self.0.front().is_some_and(|&oldest| !is_retired(oldest)) {

@@ -4,9 +4,9 @@ use smallvec::SmallVec;
 
 /// Returns, for each of `count` waits, whether it is queued.
 ///
-/// `covers(by, of)` returns whether a stream that waits for `by` also comes after `of`. A wait is left out
-/// only if one that is queued covers it. Of waits that cover each other, or several in a circle, one is
-/// queued.
+/// `covers(by, of)` returns whether a stream that waits for `by` also comes after `of`. A wait is
+/// left out only if one that is queued covers it. Of waits that cover each other, or several in a
+/// circle, one is queued.
 pub(super) fn queued(count: usize, covers: impl Fn(usize, usize) -> bool) -> SmallVec<[bool; 8]> {
     let all = 0..count;
     let mut queued: SmallVec<[bool; 8]> =
@@ -25,7 +25,8 @@ mod tests {
 
     const EVENTS: usize = 4;
 
-    /// Calls `check` with every relation on four events: bit `by * EVENTS + of` is set if `by` covers `of`.
+    /// Calls `check` with every relation on four events: bit `by * EVENTS + of` is set if `by`
+    /// covers `of`.
     fn for_every_relation(check: impl Fn(&dyn Fn(usize, usize) -> bool, &[bool])) {
         for relation in 0_u32..1 << (EVENTS * EVENTS) {
             let covers = |by: usize, of: usize| relation & 1 << (by * EVENTS + of) != 0;

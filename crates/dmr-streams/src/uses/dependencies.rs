@@ -13,9 +13,9 @@ use crate::{HomeStream, StreamGuard};
 
 /// Device work that must complete first: uses of the streams of one pool, as numbers.
 ///
-/// A plain value: it holds no event and keeps nothing alive, and a use in it that is done by now does no
-/// harm. [`UseTable`] has the functions that compare a stream with it and make streams and the host wait
-/// for it. The use table of another stream pool refuses it.
+/// A plain value: it holds no event and keeps nothing alive, and a use in it that is done by now
+/// does no harm. [`UseTable`] has the functions that compare a stream with it and make streams and
+/// the host wait for it. The use table of another stream pool refuses it.
 #[derive(Clone, Default)]
 pub struct Dependencies {
     pub(super) uses: SmallVec<[UseId; 2]>,
@@ -136,8 +136,9 @@ impl fmt::Debug for Dependencies {
 }
 
 impl UseTable<'_> {
-    /// Returns the sequence number that stands for all work submitted to `stream` so far, recorded or not.
-    /// Numbers of one stream grow. For a stream of another pool, returns a number that no use reaches.
+    /// Returns the sequence number that stands for all work submitted to `stream` so far, recorded
+    /// or not. Numbers of one stream grow. For a stream of another pool, returns a number that no
+    /// use reaches.
     #[must_use]
     #[inline]
     pub fn submitted(&self, stream: StreamId) -> u64 {
@@ -147,8 +148,8 @@ impl UseTable<'_> {
         }
     }
 
-    /// Returns a dependency on all work submitted to `stream` so far, recorded or not, also after its lease
-    /// was returned. Makes no driver call.
+    /// Returns a dependency on all work submitted to `stream` so far, recorded or not, also after
+    /// its lease was returned. Makes no driver call.
     ///
     /// # Errors
     ///
@@ -158,8 +159,8 @@ impl UseTable<'_> {
         Ok(Dependencies::on(stream, self.submitted(stream)))
     }
 
-    /// Returns the recorded uses of these bytes of a live block that are not known to be done; `None` if a window on
-    /// one of them is open.
+    /// Returns the recorded uses of these bytes of a live block that are not known to be done;
+    /// `None` if a window on one of them is open.
     ///
     /// # Errors
     ///
@@ -195,24 +196,24 @@ impl UseTable<'_> {
         self.accepts(after) && after.uses.iter().all(|used| progress.is_done(*used))
     }
 
-    /// Returns whether work that is submitted to `stream` from now on comes after all of `after`, or all of
-    /// `after` is known to be done. Makes no driver call.
+    /// Returns whether work that is submitted to `stream` from now on comes after all of `after`,
+    /// or all of `after` is known to be done. Makes no driver call.
     #[must_use]
     #[inline]
     pub fn is_after(&self, stream: StreamId, after: &Dependencies) -> bool {
         self.order_of(stream, after) != DependencyOrder::Unordered
     }
 
-    /// As [`is_after`](Self::is_after), for the work submitted up to `seq` to the stream in the slot `other`
-    /// of this pool.
+    /// As [`is_after`](Self::is_after), for the work submitted up to `seq` to the stream in the
+    /// slot `other` of this pool.
     #[must_use]
     #[inline]
     pub fn is_after_number(&self, stream: StreamId, other: usize, seq: u64) -> bool {
         self.is_ours(stream) && !self.holds_up(stream.slot(), UseId::new(other, seq))
     }
 
-    /// Returns the order of `after` and the work that is submitted to `stream` from now on. Makes no driver
-    /// call.
+    /// Returns the order of `after` and the work that is submitted to `stream` from now on. Makes
+    /// no driver call.
     #[must_use]
     #[inline]
     pub fn order_of(&self, stream: StreamId, after: &Dependencies) -> DependencyOrder {
@@ -233,13 +234,13 @@ impl UseTable<'_> {
         order
     }
 
-    /// Makes the home stream of a block wait for all of `after` that is not known to be done or waited
-    /// for.
+    /// Makes the home stream of a block wait for all of `after` that is not known to be done or
+    /// waited for.
     ///
     /// # Errors
     ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another pool or a retired one, and for
-    /// dependencies of another pool; [`StreamCapturing`](ResourceError::StreamCapturing);
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another pool or a retired one,
+    /// and for dependencies of another pool; [`StreamCapturing`](ResourceError::StreamCapturing);
     /// [`Driver`](ResourceError::Driver), when some waits may have been queued.
     pub fn wait_for(&self, stream: StreamId, after: &Dependencies) -> ResourceResult<()> {
         if self.is_after(stream, after) {
@@ -252,8 +253,8 @@ impl UseTable<'_> {
         self.wait_on(&stream, after)
     }
 
-    /// Makes `stream` wait for all of `after` that is not known to be done or waited for. The stream
-    /// captures no graph, or the driver refuses the wait and its capture ends.
+    /// Makes `stream` wait for all of `after` that is not known to be done or waited for. The
+    /// stream captures no graph, or the driver refuses the wait and its capture ends.
     ///
     /// # Errors
     ///
@@ -269,15 +270,15 @@ impl UseTable<'_> {
         if needs.is_empty() { Ok(()) } else { self.wait(stream, &needs) }
     }
 
-    /// Queries whether all of `after` is done. The result is remembered for all earlier uses of the same
-    /// streams.
+    /// Queries whether all of `after` is done. The result is remembered for all earlier uses of the
+    /// same streams.
     ///
     /// # Errors
     ///
     /// [`DeviceLost`](ResourceError::DeviceLost); [`StreamMisuse`](ResourceError::StreamMisuse) for
-    /// dependencies of another pool; [`StreamCapturing`](ResourceError::StreamCapturing) if no event was
-    /// recorded behind the work yet, and none can be; [`Driver`](ResourceError::Driver), which may come from
-    /// work submitted earlier.
+    /// dependencies of another pool; [`StreamCapturing`](ResourceError::StreamCapturing) if no
+    /// event was recorded behind the work yet, and none can be; [`Driver`](ResourceError::Driver),
+    /// which may come from work submitted earlier.
     pub fn poll(&self, after: &Dependencies) -> ResourceResult<bool> {
         self.refuse_others(after)?;
         for used in &after.uses {
@@ -288,9 +289,9 @@ impl UseTable<'_> {
         Ok(true)
     }
 
-    /// Polls each of `after`, so that the uses that are done are known to be. The work of a stream completes
-    /// in order, so this takes a few queries for each stream: its newest use is polled, if that is not
-    /// done its oldest, and if that is done those between them are bisected.
+    /// Polls each of `after`, so that the uses that are done are known to be. The work of a stream
+    /// completes in order, so this takes a few queries for each stream: its newest use is polled,
+    /// if that is not done its oldest, and if that is done those between them are bisected.
     pub fn poll_each(&self, after: &Dependencies) {
         if !self.accepts(after) {
             return;

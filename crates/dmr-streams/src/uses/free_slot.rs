@@ -1,4 +1,5 @@
-//! The life of a use slot, as the calls of its owner: reserve, occupy, release, restore, defer, vacate.
+//! The life of a use slot, as the calls of its owner: reserve, occupy, release, restore, defer,
+//! vacate.
 //!
 //! The functions of `Slots` make no driver call, so that they can be model-checked.
 
@@ -17,8 +18,9 @@ use crate::sync::Ordering;
 use crate::{BlockOwner, HomeStream, StreamGuard};
 use dmr_core::SpinLockGuard;
 
-/// A use slot without a block, for the next block of the owner that reserved it, on any stream. Occupying it
-/// takes no lock: the slot's own is left locked, so that only the holder of this value reaches it.
+/// A use slot without a block, for the next block of the owner that reserved it, on any stream.
+/// Occupying it takes no lock: the slot's own is left locked, so that only the holder of this value
+/// reaches it.
 ///
 /// Dropping it leaks the slot; [`UseTable::vacate`] returns it to the table.
 #[derive(Debug)]
@@ -36,8 +38,8 @@ pub enum Released {
     Foreign,
     /// Nothing has changed: the block was released before.
     Stale,
-    /// A window is open, so the block is *retired*: its id is stale from now on. The thread that closes
-    /// the last window puts it on the [closed queue](super::BlocksInUse) of its owner, and
+    /// A window is open, so the block is *retired*: its id is stale from now on. The thread that
+    /// closes the last window puts it on the [closed queue](super::BlocksInUse) of its owner, and
     /// [`UseTable::release_retired`] returns the slot.
     InUse {
         /// The payload of the slot.
@@ -56,8 +58,8 @@ pub enum Released {
 }
 
 impl UseTable<'_> {
-    /// Returns a use slot for blocks of `owner`, with a `payload` that [`release`](Self::release) returns.
-    /// The slot lies near other slots of the stream `home`.
+    /// Returns a use slot for blocks of `owner`, with a `payload` that [`release`](Self::release)
+    /// returns. The slot lies near other slots of the stream `home`.
     ///
     /// # Errors
     ///
@@ -93,8 +95,8 @@ impl UseTable<'_> {
         home.occupy(slot, generation).map_err(|_| self.pool.misuse(home.id()))
     }
 
-    /// As [`insert`](Self::insert), for a block whose memory no device work uses: no stream waits for its
-    /// allocation.
+    /// As [`insert`](Self::insert), for a block whose memory no device work uses: no stream waits
+    /// for its allocation.
     ///
     /// # Errors
     ///
@@ -113,9 +115,9 @@ impl UseTable<'_> {
     }
 
     /// Releases a block: from now on its id is stale, and preparing a use of it is
-    /// [`UseAfterFree`](ResourceError::UseAfterFree). Adds the dependencies of its memory on its home stream
-    /// to `after`; on any other stream, the memory must also come after the work submitted to the home
-    /// stream by now. Makes no driver call.
+    /// [`UseAfterFree`](ResourceError::UseAfterFree). Adds the dependencies of its memory on its
+    /// home stream to `after`; on any other stream, the memory must also come after the work
+    /// submitted to the home stream by now. Makes no driver call.
     #[inline(always)]
     pub fn release(
         &self,
@@ -127,7 +129,8 @@ impl UseTable<'_> {
         self.slots().release(block, owner.number(), need)
     }
 
-    /// Releases a block as [`release`](Self::release) does if no window is open. Otherwise nothing changes.
+    /// Releases a block as [`release`](Self::release) does if no window is open. Otherwise nothing
+    /// changes.
     pub(crate) fn release_closed(
         &self,
         owner: &BlockOwner,
@@ -138,14 +141,15 @@ impl UseTable<'_> {
         self.slots().release_as(block, owner.number(), false, need)
     }
 
-    /// Releases a block whose memory leaves its owner, and makes its home stream wait for all recorded uses. Returns
-    /// its slot and the slot's payload.
+    /// Releases a block whose memory leaves its owner, and makes its home stream wait for all
+    /// recorded uses. Returns its slot and the slot's payload.
     ///
     /// # Errors
     ///
     /// The block is as it was. [`ForeignBlock`](ResourceError::ForeignBlock) and
-    /// [`UseAfterFree`](ResourceError::UseAfterFree); [`WindowConflict`](ResourceError::WindowConflict) while a window
-    /// is open; as [`wait_for`](Self::wait_for).
+    /// [`UseAfterFree`](ResourceError::UseAfterFree);
+    /// [`WindowConflict`](ResourceError::WindowConflict) while a window is open; as
+    /// [`wait_for`](Self::wait_for).
     pub fn release_after_uses(
         &self,
         owner: &BlockOwner,
@@ -180,8 +184,8 @@ impl UseTable<'_> {
 
     /// Removes a retired block from its slot: one that was released while it was
     /// [`InUse`](Released::InUse), or [deferred](Self::defer). Adds to `after` as
-    /// [`release`](Self::release) does. Returns `None` while a window is open, except on a lost device, whose
-    /// work has ended.
+    /// [`release`](Self::release) does. Returns `None` while a window is open, except on a lost
+    /// device, whose work has ended.
     #[must_use]
     pub fn release_retired(
         &self,
@@ -197,8 +201,8 @@ impl UseTable<'_> {
         self.slots().release_retired(block, owner.number(), is_lost, need)
     }
 
-    /// Restores the block that has left the slot, because its free has failed: it is live again, with all its
-    /// uses.
+    /// Restores the block that has left the slot, because its free has failed: it is live again,
+    /// with all its uses.
     #[cold]
     pub fn restore(&self, slot: FreeSlot) {
         self.slots().reinsert(slot, false);
@@ -210,8 +214,8 @@ impl UseTable<'_> {
         self.slots().reinsert(slot, true);
     }
 
-    /// Returns a slot to the table, for any block of the stream that it was reserved for. A slot of another
-    /// table is leaked there.
+    /// Returns a slot to the table, for any block of the stream that it was reserved for. A slot of
+    /// another table is leaked there.
     #[inline]
     pub fn vacate(&self, slot: FreeSlot) {
         self.slots().vacate(slot);
@@ -223,7 +227,8 @@ impl UseTable<'_> {
         self.slots().payload(block, owner.number())
     }
 
-    /// Returns a visitor that adds to `after` the uses for which the stream `home` would have to wait.
+    /// Returns a visitor that adds to `after` the uses for which the stream `home` would have to
+    /// wait.
     #[inline(always)]
     fn needs_at<'a>(
         &'a self,
@@ -241,8 +246,8 @@ impl UseTable<'_> {
 }
 
 impl StreamGuard<'_> {
-    /// Puts a block into a slot. Its allocation has just been submitted to this stream, and counts as a
-    /// write: work on other streams waits for it. Makes no driver call.
+    /// Puts a block into a slot. Its allocation has just been submitted to this stream, and counts
+    /// as a write: work on other streams waits for it. Makes no driver call.
     ///
     /// # Errors
     ///
@@ -270,7 +275,8 @@ impl Slots {
         Ok(self.free_slot(index))
     }
 
-    /// Puts a block into a slot; `allocation` is its first use. Returns a slot of another table unchanged.
+    /// Puts a block into a slot; `allocation` is its first use. Returns a slot of another table
+    /// unchanged.
     #[inline(always)]
     pub(super) fn occupy(
         &self,
@@ -287,8 +293,9 @@ impl Slots {
         Ok(BlockSlot::new(index))
     }
 
-    /// Releases a live block of this owner: retires it if a window is open, and removes it from its slot
-    /// otherwise. Calls `need` with each use that its free must come after; these stay in the ledger.
+    /// Releases a live block of this owner: retires it if a window is open, and removes it from its
+    /// slot otherwise. Calls `need` with each use that its free must come after; these stay in the
+    /// ledger.
     #[inline(always)]
     pub(super) fn release(
         &self,
@@ -299,8 +306,8 @@ impl Slots {
         self.release_as(block, owner, true, need)
     }
 
-    /// Releases a live block of this owner, as [`release`](Self::release) does if no window is open. Otherwise the
-    /// block is retired if `retires`, and stays live if not.
+    /// Releases a live block of this owner, as [`release`](Self::release) does if no window is
+    /// open. Otherwise the block is retired if `retires`, and stays live if not.
     #[inline(always)]
     fn release_as(
         &self,
@@ -324,8 +331,8 @@ impl Slots {
         Released::Free { slot: self.remove_block(block.slot(), numbered, slot, need), payload }
     }
 
-    /// Removes a retired block of this owner from its slot. Returns `None` while a window is open, unless
-    /// all windows have `ended`.
+    /// Removes a retired block of this owner from its slot. Returns `None` while a window is open,
+    /// unless all windows have `ended`.
     pub(super) fn release_retired(
         &self,
         block: BlockId,
@@ -378,14 +385,14 @@ impl Slots {
         }
     }
 
-    /// Returns the state of a free slot, whose lock was left locked. Returns a slot of another table
-    /// unchanged.
+    /// Returns the state of a free slot, whose lock was left locked. Returns a slot of another
+    /// table unchanged.
     #[inline(always)]
     fn resume(&self, slot: FreeSlot) -> Result<(&UseSlot, SpinLockGuard<'_, SlotState>), FreeSlot> {
         match self.numbered(slot.index) {
             Some(numbered) if slot.pool == self.pool => {
-                // SAFETY: a `FreeSlot` of this table is made where the lock is left locked, once, and
-                // consumed here.
+                // SAFETY: a `FreeSlot` of this table is made where the lock is left locked, once,
+                // and consumed here.
                 Ok((numbered, unsafe { numbered.slot.resume() }))
             }
             _ => Err(slot),

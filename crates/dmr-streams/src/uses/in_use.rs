@@ -1,4 +1,5 @@
-//! Blocks that were released while a window was open, and the queue of those whose last window has closed.
+//! Blocks that were released while a window was open, and the queue of those whose last window has
+//! closed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,10 +22,11 @@ pub(crate) struct ClosedQueue {
 #[derive(Debug, Default)]
 pub(crate) struct ClosedQueues(Mutex<HashMap<OwnerNumber, Weak<ClosedQueue>>>);
 
-/// The blocks of one owner that were released while they were [`InUse`](super::Released::InUse), with a value
-/// of the owner for each.
+/// The blocks of one owner that were released while they were [`InUse`](super::Released::InUse),
+/// with a value of the owner for each.
 ///
-/// A block stays here until its last window has closed; a window that never closes costs nothing more.
+/// A block stays here until its last window has closed; a window that never closes costs nothing
+/// more.
 #[derive(Debug)]
 pub struct BlocksInUse<T> {
     closed: Arc<ClosedQueue>,
@@ -32,8 +34,8 @@ pub struct BlocksInUse<T> {
     blocks: Mutex<HashMap<u64, T>>,
     /// The number of blocks that are here, or that [`settle`](Self::settle) is freeing.
     len: AtomicUsize,
-    /// Held while blocks are settled, so that a call that waits also waits for the blocks that another call
-    /// is freeing.
+    /// Held while blocks are settled, so that a call that waits also waits for the blocks that
+    /// another call is freeing.
     settling: Mutex<()>,
 }
 
@@ -47,8 +49,8 @@ pub enum Patience {
 }
 
 impl Patience {
-    /// Locks a mutex that is held while blocks are freed; `None` if another thread holds it and this does
-    /// not wait.
+    /// Locks a mutex that is held while blocks are freed; `None` if another thread holds it and
+    /// this does not wait.
     #[must_use]
     pub fn lock(self, mutex: &Mutex<()>) -> Option<MutexGuard<'_, ()>> {
         match self {
@@ -105,16 +107,16 @@ impl<T> BlocksInUse<T> {
         }
     }
 
-    /// Adds a block that was [`InUse`](super::Released::InUse). Call [`settle`](Self::settle) then: the last
-    /// window may have closed meanwhile.
+    /// Adds a block that was [`InUse`](super::Released::InUse). Call [`settle`](Self::settle) then:
+    /// the last window may have closed meanwhile.
     pub fn insert(&self, block: BlockId, value: T) {
         let mut blocks = lock(&self.blocks);
         self.len.fetch_add(1, Ordering::SeqCst);
         blocks.insert(block.generation().get(), value);
     }
 
-    /// Returns whether there is no block here, nor one that another thread's [`settle`](Self::settle) is
-    /// freeing. One load.
+    /// Returns whether there is no block here, nor one that another thread's
+    /// [`settle`](Self::settle) is freeing. One load.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -154,8 +156,8 @@ impl<T> BlocksInUse<T> {
         }
     }
 
-    /// Removes every block, whether or not it has an open window, and calls `free` with its value: for a lost
-    /// device. If `free` panics, the next call goes on with the next block.
+    /// Removes every block, whether or not it has an open window, and calls `free` with its value:
+    /// for a lost device. If `free` panics, the next call goes on with the next block.
     pub fn settle_all(&self, mut free: impl FnMut(T)) {
         let _alone = lock(&self.settling);
         while self.closed.pop().is_some() {}

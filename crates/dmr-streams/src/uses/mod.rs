@@ -1,9 +1,9 @@
 //! The use table: the uses of blocks on streams, and the waits that follow from them.
 //!
-//! One table serves the streams of a pool and all memory that is used on them: blocks of any resource
-//! that tracks uses, and pinned memory. It has a use slot for each; a [`BlockId`] contains the index of the
-//! slot, and its generation shows whether the slot is still that block's. A look-up takes an index, no hash
-//! and no lock that users of another block take.
+//! One table serves the streams of a pool and all memory that is used on them: blocks of any
+//! resource that tracks uses, and pinned memory. It has a use slot for each; a [`BlockId`] contains
+//! the index of the slot, and its generation shows whether the slot is still that block's. A
+//! look-up takes an index, no hash and no lock that users of another block take.
 //!
 //! | module | what it contains |
 //! | --- | --- |
@@ -53,13 +53,15 @@ impl<'p> UseTable<'p> {
         Self { pool }
     }
 
-    /// Returns whether the block was released and its memory is not free yet. `false` in a forked child.
+    /// Returns whether the block was released and its memory is not free yet. `false` in a forked
+    /// child.
     #[must_use]
     pub fn is_retired(&self, block: BlockId) -> bool {
         !self.pool.device().is_forked() && self.slots().is_retired(block)
     }
 
-    /// Returns whether a use of the block has been prepared and not finished. `false` in a forked child.
+    /// Returns whether a use of the block has been prepared and not finished. `false` in a forked
+    /// child.
     #[must_use]
     pub fn has_open_window(&self, block: BlockId) -> bool {
         !self.pool.device().is_forked() && self.slots().has_open_window(block)
@@ -81,9 +83,9 @@ impl<'p> UseTable<'p> {
         self.slots().given()
     }
 
-    /// Makes the work submitted to a block's home stream so far a part of its allocation. For a layer
-    /// that fills fresh memory before it returns the block. Returns `false` if the block is not in the
-    /// table, and changes nothing if it was used on another stream or a window is open.
+    /// Makes the work submitted to a block's home stream so far a part of its allocation. For a
+    /// layer that fills fresh memory before it returns the block. Returns `false` if the block is
+    /// not in the table, and changes nothing if it was used on another stream or a window is open.
     pub(crate) fn count_as_allocation(&self, block: BlockId) -> bool {
         let home = block.alloc_stream();
         if !self.is_ours(home) || self.pool.device().is_forked() {

@@ -1,7 +1,7 @@
 //! The windows and uses of parts of a block, in its slot.
 //!
-//! A slot has them from the first use of a part on, for this block and the next ones: they keep their memory on
-//! the host heap. A slot whose blocks are only used as wholes has none.
+//! A slot has them from the first use of a part on, for this block and the next ones: they keep
+//! their memory on the host heap. A slot whose blocks are only used as wholes has none.
 
 use dmr_core::ledger::{PartLedger, UseId};
 use dmr_core::{
@@ -22,8 +22,8 @@ pub(super) struct PartUses {
 }
 
 impl SlotState {
-    /// Opens windows for uses of bytes of the block, and adds them to `tokens`. Returns the uses that the new ones
-    /// must wait for. On an error, windows that were opened are in `tokens`.
+    /// Opens windows for uses of bytes of the block, and adds them to `tokens`. Returns the uses
+    /// that the new ones must wait for. On an error, windows that were opened are in `tokens`.
     // It takes no closure, which would cost uses of whole blocks several instructions.
     #[inline(never)]
     pub(super) fn open_parts(
@@ -46,9 +46,9 @@ impl SlotState {
         Ok(needs)
     }
 
-    /// Returns [`WindowConflict`](ResourceError::WindowConflict) if another stream has a window open that conflicts
-    /// with one of these uses of the block. Looks at each window once: many may be open on the parts of a block, and
-    /// the slot is locked meanwhile.
+    /// Returns [`WindowConflict`](ResourceError::WindowConflict) if another stream has a window
+    /// open that conflicts with one of these uses of the block. Looks at each window once: many may
+    /// be open on the parts of a block, and the slot is locked meanwhile.
     fn refuse_conflicts(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<()> {
         let writes: SmallVec<[&BlockUse; 8]> =
             uses.iter().filter(|used| used.access.writes()).collect();
@@ -89,8 +89,8 @@ impl SlotState {
         self.windows.push(OpenWindow { stream, ticket, access });
     }
 
-    /// Closes the windows of tokens of the block, and returns their number. A token without a window changes
-    /// nothing.
+    /// Closes the windows of tokens of the block, and returns their number. A token without a
+    /// window changes nothing.
     #[inline(never)]
     pub(super) fn close_parts(
         &mut self,

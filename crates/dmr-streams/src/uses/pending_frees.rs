@@ -13,10 +13,10 @@ const BATCH: usize = 16;
 
 /// The pending blocks of one resource, with a value of the resource for each.
 ///
-/// They are in queues by home stream, so that threads that work on streams of their own do not contend.
-/// Pending blocks are freed oldest first. A query costs more than a free, but its result holds for all
-/// earlier uses of the same stream, so one query serves many blocks. A block whose free panics is leaked, and
-/// not pending any more.
+/// They are in queues by home stream, so that threads that work on streams of their own do not
+/// contend. Pending blocks are freed oldest first. A query costs more than a free, but its result
+/// holds for all earlier uses of the same stream, so one query serves many blocks. A block whose
+/// free panics is leaked, and not pending any more.
 #[derive(Debug)]
 pub struct PendingFrees<T> {
     shards: Box<[Shard<T>]>,
@@ -40,8 +40,8 @@ struct Shard<T> {
     queue: Mutex<ShardQueue<T>>,
     /// The number of blocks in the queue, or that a thread is freeing.
     len: AtomicUsize,
-    /// Held while blocks are freed, so that a call that waits also waits for the blocks that another call is
-    /// freeing.
+    /// Held while blocks are freed, so that a call that waits also waits for the blocks that
+    /// another call is freeing.
     freeing: Mutex<()>,
 }
 
@@ -54,15 +54,16 @@ struct ShardQueue<T> {
     unpolled: usize,
 }
 
-/// A block that was removed from the queue of a shard, and is still counted there. Dropping this removes it
-/// from the count: it is freed, or leaked by a panic.
+/// A block that was removed from the queue of a shard, and is still counted there. Dropping this
+/// removes it from the count: it is freed, or leaked by a panic.
 struct BeingFreed<'a, T> {
     shard: &'a Shard<T>,
     bytes: u64,
 }
 
 impl<T> PendingFrees<T> {
-    /// Makes queues, of which the home streams share `shards`. `bytes_of` returns the bytes of a block.
+    /// Makes queues, of which the home streams share `shards`. `bytes_of` returns the bytes of a
+    /// block.
     #[must_use]
     pub fn new(shards: usize, bytes_of: fn(&T) -> u64) -> Self {
         Self { shards: (0..shards.max(1)).map(|_| Shard::new()).collect(), bytes_of }
@@ -84,8 +85,8 @@ impl<T> PendingFrees<T> {
         queue.pending.push(pending);
     }
 
-    /// Returns the dependencies to poll, if a poll is due: those of the newest block of this home stream
-    /// whose uses have had time to complete, and those of the oldest.
+    /// Returns the dependencies to poll, if a poll is due: those of the newest block of this home
+    /// stream whose uses have had time to complete, and those of the oldest.
     pub fn due_for_poll(&self, home: StreamId) -> Option<[Dependencies; 2]> {
         let mut queue = self.shard(home).queue();
         if queue.unpolled < BATCH || queue.pending.len() < 2 * BATCH {
@@ -96,8 +97,8 @@ impl<T> PendingFrees<T> {
         Some([young, queue.pending.iter().next()?.after.clone()])
     }
 
-    /// Returns the amount of blocks that are pending in the queue of the home stream `home`, or that a thread
-    /// is freeing.
+    /// Returns the amount of blocks that are pending in the queue of the home stream `home`, or
+    /// that a thread is freeing.
     #[must_use]
     pub fn pending(&self, home: StreamId) -> PendingAmount {
         let shard = self.shard(home);
@@ -105,10 +106,10 @@ impl<T> PendingFrees<T> {
         PendingAmount { blocks: shard.len.load(Ordering::SeqCst), bytes }
     }
 
-    /// Frees the oldest blocks of the home stream `home` that are pending now, up to `most`, and up to the
-    /// first that is not ready or that `free` does not free, which then becomes the newest. `free` returns
-    /// whether it has freed a block; on an error it has not. Frees none if another thread is freeing. Returns
-    /// the number of blocks freed.
+    /// Frees the oldest blocks of the home stream `home` that are pending now, up to `most`, and up
+    /// to the first that is not ready or that `free` does not free, which then becomes the newest.
+    /// `free` returns whether it has freed a block; on an error it has not. Frees none if another
+    /// thread is freeing. Returns the number of blocks freed.
     pub fn free_oldest(
         &self,
         home: StreamId,
@@ -135,8 +136,8 @@ impl<T> PendingFrees<T> {
         most
     }
 
-    /// Calls `free` for every pending block once; `free` returns whether it has freed the block. With
-    /// [`Patience::Poll`], skips the queues that another thread is freeing.
+    /// Calls `free` for every pending block once; `free` returns whether it has freed the block.
+    /// With [`Patience::Poll`], skips the queues that another thread is freeing.
     ///
     /// # Errors
     ///

@@ -11,8 +11,8 @@ pub struct Pending<T> {
     pub after: Dependencies,
 }
 
-/// A queue of pending values from which any entry can be removed. An entry's index stays the same as long as
-/// it is in the queue. Makes no driver call and takes no lock: the caller synchronises.
+/// A queue of pending values from which any entry can be removed. An entry's index stays the same
+/// as long as it is in the queue. Makes no driver call and takes no lock: the caller synchronises.
 #[derive(Debug)]
 pub struct PendingQueue<T> {
     /// A ring. The first node is its beginning and its end, and has no value.

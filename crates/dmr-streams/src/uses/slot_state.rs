@@ -20,7 +20,8 @@ pub(super) struct SlotState {
     /// The uses of all bytes, unless `parts` has uses.
     pub(super) ledger: Ledger,
     pub(super) windows: SmallVec<[OpenWindow; 2]>,
-    /// The uses and windows by the bytes that they use, once a part of a block of the slot was used.
+    /// The uses and windows by the bytes that they use, once a part of a block of the slot was
+    /// used.
     pub(super) parts: Option<Box<PartUses>>,
 }
 
@@ -95,8 +96,8 @@ impl SlotState {
     ///
     /// # Errors
     ///
-    /// [`WindowConflict`](ResourceError::WindowConflict); [`Capacity`](ResourceError::Capacity) if there
-    /// are no more tickets.
+    /// [`WindowConflict`](ResourceError::WindowConflict); [`Capacity`](ResourceError::Capacity) if
+    /// there are no more tickets.
     #[inline(never)]
     pub(super) fn ticket_for_another(
         &self,
@@ -126,7 +127,8 @@ impl SlotState {
         self.windows.iter().fold(0, |next, window| next.max(window.ticket + 1))
     }
 
-    /// Returns `next`, which is above the tickets of all open windows, or a lower free ticket if that is too large.
+    /// Returns `next`, which is above the tickets of all open windows, or a lower free ticket if
+    /// that is too large.
     pub(super) fn free_ticket(&self, next: u32) -> ResourceResult<u32> {
         if next <= UseToken::MAX_TICKET { Ok(next) } else { self.lowest_free_ticket() }
     }
@@ -140,7 +142,8 @@ impl SlotState {
         })
     }
 
-    /// Closes a window of a block of which no part was used. Returns `false` if there is no such window.
+    /// Closes a window of a block of which no part was used. Returns `false` if there is no such
+    /// window.
     #[inline(always)]
     pub(super) fn close_whole(&mut self, token: &UseToken, end: WindowEnd) -> bool {
         match self.windows.as_slice() {
@@ -175,12 +178,12 @@ impl SlotState {
         self.windows.iter().rposition(|window| window.ticket == ticket)
     }
 
-    /// Removes a use that is done from the ledger, and all earlier uses of its stream. If it is a write,
-    /// removes all uses of other streams.
+    /// Removes a use that is done from the ledger, and all earlier uses of its stream. If it is a
+    /// write, removes all uses of other streams.
     #[cold]
     fn forget_done(&mut self, access: Access, done: UseId) {
-        // Another thread may have finished a later use of the stream by now. Apart from that, a write came
-        // after all uses.
+        // Another thread may have finished a later use of the stream by now. Apart from that, a
+        // write came after all uses.
         self.ledger.retain(|entry| {
             if entry.slot() == done.slot() { !done.covers(entry) } else { !access.writes() }
         });

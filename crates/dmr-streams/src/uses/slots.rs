@@ -17,8 +17,8 @@ use crate::owner::OwnerNumber;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use dmr_core::{SpinLock, SpinLockGuard};
 
-/// The number of slots of a chunk. They are made at once, in some 30 microseconds, and live as long as the
-/// table. (Models have few slots, because their threads have small stacks.)
+/// The number of slots of a chunk. They are made at once, in some 30 microseconds, and live as long
+/// as the table. (Models have few slots, because their threads have small stacks.)
 const CHUNK: usize = if cfg!(loom) { BATCH } else { 256 };
 /// The number of chunks of a row.
 const ROW: usize = if cfg!(loom) { 2 } else { 512 };
@@ -26,7 +26,8 @@ const ROW: usize = if cfg!(loom) { 2 } else { 512 };
 const ROWS: usize = MOST / (ROW * CHUNK);
 /// The most slots.
 pub(super) const MOST: usize = if cfg!(loom) { 1 << 10 } else { 1 << 26 };
-/// The number of slots that a stream is given at once, so that slots of two streams are not neighbours.
+/// The number of slots that a stream is given at once, so that slots of two streams are not
+/// neighbours.
 pub(super) const BATCH: usize = 64;
 
 pub(crate) struct Slots {
@@ -44,8 +45,9 @@ type Chunk = Box<[CachePadded<UseSlot>]>;
 
 /// A use slot.
 pub(super) struct UseSlot {
-    /// The number of the block's generation; in a free slot, the number of the last block with the bit
-    /// [`FREE`]. Changed under the lock, and also read without it: the lock of a free slot is left locked.
+    /// The number of the block's generation; in a free slot, the number of the last block with the
+    /// bit [`FREE`]. Changed under the lock, and also read without it: the lock of a free slot is
+    /// left locked.
     generation: AtomicU64,
     pub(super) slot: SpinLock<SlotState>,
 }
@@ -85,9 +87,10 @@ impl Slots {
         (!slot.retired).then_some(slot.occupant.payload)
     }
 
-    /// Opens the window of the first use, and of the uses behind it that are of the same block if parts of that are
-    /// used. Adds the windows to `tokens`, and calls `need` with each use that the new ones must wait for. Returns
-    /// the uses behind these. On an error, windows that were opened are in `tokens`.
+    /// Opens the window of the first use, and of the uses behind it that are of the same block if
+    /// parts of that are used. Adds the windows to `tokens`, and calls `need` with each use that
+    /// the new ones must wait for. Returns the uses behind these. On an error, windows that were
+    /// opened are in `tokens`.
     #[inline(always)]
     pub(crate) fn open<'u>(
         &self,
@@ -130,8 +133,9 @@ impl Slots {
         }
     }
 
-    /// Closes the window of the first token, and of the tokens behind it that are of the same block if parts of that
-    /// were used. A token without a window changes nothing. `is_done` returns whether a use is known to be done.
+    /// Closes the window of the first token, and of the tokens behind it that are of the same block
+    /// if parts of that were used. A token without a window changes nothing. `is_done` returns
+    /// whether a use is known to be done.
     #[inline(always)]
     pub(crate) fn close<'t>(
         &self,
@@ -166,8 +170,9 @@ impl Slots {
         Closed { behind, windows, any_stale, retired }
     }
 
-    /// Makes the allocation of a block as late as `home`, and removes the uses on its home stream. Returns
-    /// `false` if the block is not in the table, or another stream has used it, or a window is open.
+    /// Makes the allocation of a block as late as `home`, and removes the uses on its home stream.
+    /// Returns `false` if the block is not in the table, or another stream has used it, or a window
+    /// is open.
     pub(crate) fn restart(&self, block: BlockId, home: UseId) -> bool {
         let Some((_, mut slot)) = self.of(block) else { return false };
         let is_fresh = slot.windows.is_empty() && slot.entries().all(|entry| home.covers(entry));
@@ -177,8 +182,8 @@ impl Slots {
         is_fresh
     }
 
-    /// Calls `need` with each use of these bytes that must be done before the host writes them. Returns `false` if a
-    /// window on one of them is open.
+    /// Calls `need` with each use of these bytes that must be done before the host writes them.
+    /// Returns `false` if a window on one of them is open.
     pub(crate) fn visit_host_waits(
         &self,
         block: BlockId,
@@ -204,8 +209,8 @@ impl Slots {
         self.with(used.block, |slot| slot.conflict(used, stream).is_some()).ok()
     }
 
-    /// Returns the number of uses in all ledgers, without allocations. A use counts once for each range of
-    /// bytes that a ledger has.
+    /// Returns the number of uses in all ledgers, without allocations. A use counts once for each
+    /// range of bytes that a ledger has.
     pub(crate) fn count_uses(&self) -> usize {
         // An allocation has an odd number, or none.
         let is_use = |used: &UseId| used.seq() > 0 && used.seq().is_multiple_of(2);
@@ -271,8 +276,9 @@ impl Slots {
         self.of(block).filter(|(_, slot)| slot.occupant.owner == Some(owner))
     }
 
-    /// Returns the slot with this index, of which the bits count that an index of the table has: a mark beside them
-    /// changes nothing, and a block that is not in the table has another generation than the slot found.
+    /// Returns the slot with this index, of which the bits count that an index of the table has: a
+    /// mark beside them changes nothing, and a block that is not in the table has another
+    /// generation than the slot found.
     #[inline(always)]
     pub(super) fn numbered(&self, index: u32) -> Option<&UseSlot> {
         let index = index as usize;

@@ -84,8 +84,8 @@ fn conflicting_windows_exclude_each_other() {
     });
 }
 
-/// U15: windows on disjoint parts of a block are open at once, and both uses are recorded, in whichever order
-/// they are opened and closed.
+/// U15: windows on disjoint parts of a block are open at once, and both uses are recorded, in
+/// whichever order they are opened and closed.
 #[test]
 fn windows_on_disjoint_parts_do_not_exclude_each_other() {
     loom::model(|| {
@@ -116,8 +116,8 @@ fn windows_on_disjoint_parts_do_not_exclude_each_other() {
     });
 }
 
-/// Opens and closes a window of another stream on the block, unless it is refused; `is_gone` returns whether
-/// the block has left its slot.
+/// Opens and closes a window of another stream on the block, unless it is refused; `is_gone`
+/// returns whether the block has left its slot.
 fn use_block(slots: &Slots, block: BlockId, stream: StreamId, is_gone: impl Fn() -> bool) {
     if let Ok(tokens) = open(slots, BlockUse::new(block, Access::Read), stream) {
         assert!(!is_gone(), "used after it left");
@@ -125,8 +125,8 @@ fn use_block(slots: &Slots, block: BlockId, stream: StreamId, is_gone: impl Fn()
     }
 }
 
-/// U7, U12: a block that is being used does not leave its slot, and a stale id neither waits for the free
-/// slot nor reaches its next block.
+/// U7, U12: a block that is being used does not leave its slot, and a stale id neither waits for
+/// the free slot nor reaches its next block.
 #[test]
 fn a_block_leaves_only_while_no_window_is_open() {
     loom::model(|| {
@@ -177,8 +177,8 @@ fn a_block_that_is_restored_is_used_again() {
     });
 }
 
-/// U7: a block that is released in a window leaves its slot exactly once: the thread that closes the last
-/// window finds that it is retired, or the release finds no window.
+/// U7: a block that is released in a window leaves its slot exactly once: the thread that closes
+/// the last window finds that it is retired, or the release finds no window.
 #[test]
 fn the_last_window_of_a_retired_block_is_reported_once() {
     loom::model(|| {

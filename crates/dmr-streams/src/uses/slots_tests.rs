@@ -68,7 +68,8 @@ fn a_use_that_is_done_does_not_remove_a_later_one_of_its_stream() {
     }
 }
 
-/// U6, U7: a token closes its own window and no other, in whatever order windows are opened and closed.
+/// U6, U7: a token closes its own window and no other, in whatever order windows are opened and
+/// closed.
 #[test]
 fn each_open_window_has_a_ticket_that_no_other_has() {
     let pool = StreamPoolId::next().unwrap();
@@ -141,7 +142,8 @@ fn behind_the_last_ticket_the_lowest_free_one_is_next() {
     assert_eq!([open(), open()], [1, 2]);
 }
 
-/// U6, U15: of tokens in a row, those of one block close its windows, each its own; a stale one changes nothing.
+/// U6, U15: of tokens in a row, those of one block close its windows, each its own; a stale one
+/// changes nothing.
 #[test]
 fn the_windows_of_parts_are_opened_and_closed_together() {
     let pool = StreamPoolId::next().unwrap();
@@ -166,7 +168,8 @@ fn the_windows_of_parts_are_opened_and_closed_together() {
     }
     assert_eq!(runs, [3, 1, 1]);
     assert_eq!(tokens.len(), uses.len());
-    // Another stream conflicts with the third part of the first block, so none of these windows is opened.
+    // Another stream conflicts with the third part of the first block, so none of these windows is
+    // opened.
     let mut others = UseTokens::new(other);
     let conflicting = [part(0, 4), part(0, 5), part(0, 2)];
     let refused = slots.open(&conflicting, &mut others, |_| {});

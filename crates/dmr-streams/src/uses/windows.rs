@@ -1,8 +1,8 @@
 //! Windows: preparing, finishing and cancelling uses.
 //!
-//! No lock is held across a driver call. The window makes that sound: from preparing a use to finishing
-//! it, no conflicting use of another stream can be prepared, so the waits that were found remain the waits
-//! that are needed.
+//! No lock is held across a driver call. The window makes that sound: from preparing a use to
+//! finishing it, no conflicting use of another stream can be prepared, so the waits that were found
+//! remain the waits that are needed.
 
 use dmr_core::error::StreamProblem;
 use dmr_core::ledger::UseId;
@@ -17,9 +17,9 @@ use crate::progress::Event;
 use crate::{HomeStream, StreamGuard};
 
 impl UseTable<'_> {
-    /// Makes `stream` wait for all uses that the new ones must come after, and opens a window for each: all of
-    /// them, or none. Queues at most one wait for each stream that has used the blocks, and none for uses
-    /// that `stream` has waited for already or that are known to be done.
+    /// Makes `stream` wait for all uses that the new ones must come after, and opens a window for
+    /// each: all of them, or none. Queues at most one wait for each stream that has used the
+    /// blocks, and none for uses that `stream` has waited for already or that are known to be done.
     ///
     /// # Errors
     ///
@@ -35,8 +35,8 @@ impl UseTable<'_> {
         Ok(tokens)
     }
 
-    /// As [`prepare`](Self::prepare), on the stream of `tokens`, to which the windows are added. Calls
-    /// `failed` when windows were closed again because of an error.
+    /// As [`prepare`](Self::prepare), on the stream of `tokens`, to which the windows are added.
+    /// Calls `failed` when windows were closed again because of an error.
     ///
     /// # Errors
     ///
@@ -121,9 +121,10 @@ impl UseTable<'_> {
         }
     }
 
-    /// Returns whether a window of another stream is open that conflicts with one of these uses, so that
-    /// [`prepare`](Self::prepare) would be refused with a conflict now. Opens no window. `None` if it would be refused with
-    /// another error: a block before the first conflict is not in the table, or the stream is of another pool.
+    /// Returns whether a window of another stream is open that conflicts with one of these uses, so
+    /// that [`prepare`](Self::prepare) would be refused with a conflict now. Opens no window.
+    /// `None` if it would be refused with another error: a block before the first conflict is not
+    /// in the table, or the stream is of another pool.
     #[must_use]
     pub fn has_conflict<'u>(
         &self,
@@ -142,16 +143,17 @@ impl UseTable<'_> {
         Some(false)
     }
 
-    /// Records the uses, whose work has been submitted by now, and closes their windows: one
-    /// event for all of them, and none while the pool has only ever had one stream. On a lost device it
+    /// Records the uses, whose work has been submitted by now, and closes their windows: one event
+    /// for all of them, and none while the pool has only ever had one stream. On a lost device it
     /// only closes the windows.
     ///
     /// # Errors
     ///
-    /// [`Driver`](ResourceError::Driver) or [`StreamCapturing`](ResourceError::StreamCapturing)
-    /// if neither an event could be recorded nor the stream be synchronised instead. The uses
-    /// are remembered all the same: calls that must come after them fail until an event can be
-    /// recorded. [`UseAfterFree`](ResourceError::UseAfterFree) for a stale token, which has no window; [`DeviceLost`](ResourceError::DeviceLost);
+    /// [`Driver`](ResourceError::Driver) or [`StreamCapturing`](ResourceError::StreamCapturing) if
+    /// neither an event could be recorded nor the stream be synchronised instead. The uses are
+    /// remembered all the same: calls that must come after them fail until an event can be
+    /// recorded. [`UseAfterFree`](ResourceError::UseAfterFree) for a stale token, which has no
+    /// window; [`DeviceLost`](ResourceError::DeviceLost);
     /// [`ForkedProcess`](ResourceError::ForkedProcess).
     pub fn finish(&self, mut tokens: UseTokens) -> ResourceResult<()> {
         self.finish_in(&mut tokens)
@@ -183,9 +185,9 @@ impl UseTable<'_> {
         }
     }
 
-    /// As [`finish`](Self::finish), without an event: for a caller that finishes other uses of the same work
-    /// next, whose event covers these, too. If none is recorded, the first call that must come after these
-    /// uses records one.
+    /// As [`finish`](Self::finish), without an event: for a caller that finishes other uses of the
+    /// same work next, whose event covers these, too. If none is recorded, the first call that must
+    /// come after these uses records one.
     ///
     /// # Errors
     ///
@@ -199,8 +201,8 @@ impl UseTable<'_> {
         self.close(tokens, stream.holds(), 0, WindowEnd::Used(UseId::new(stream.slot(), seq)))
     }
 
-    /// Finishes uses for which no event could be recorded: waits for the work instead. If that fails too,
-    /// returns the error of the record.
+    /// Finishes uses for which no event could be recorded: waits for the work instead. If that
+    /// fails too, returns the error of the record.
     #[cold]
     fn finish_unrecorded(
         &self,
@@ -258,8 +260,8 @@ impl UseTable<'_> {
         self.cancel_from(tokens, 0)
     }
 
-    /// Closes the windows from index `from` on, and removes them from `tokens`: their work was not submitted,
-    /// or has ended with the device.
+    /// Closes the windows from index `from` on, and removes them from `tokens`: their work was not
+    /// submitted, or has ended with the device.
     ///
     /// # Errors
     ///
@@ -272,8 +274,8 @@ impl UseTable<'_> {
 
     /// Records work that was submitted to `stream` already, and that reads and writes the block.
     ///
-    /// The caller has ordered the work after its dependencies. The stream waits for the earlier uses all the
-    /// same, after the work, so that the recorded use covers them.
+    /// The caller has ordered the work after its dependencies. The stream waits for the earlier
+    /// uses all the same, after the work, so that the recorded use covers them.
     ///
     /// # Errors
     ///
@@ -311,13 +313,13 @@ impl UseTable<'_> {
         Ok(())
     }
 
-    /// Closes the windows from index `from` on, and removes them from `tokens` and from the count of their
-    /// stream, which `holds` has if that is adopted.
+    /// Closes the windows from index `from` on, and removes them from `tokens` and from the count
+    /// of their stream, which `holds` has if that is adopted.
     ///
     /// # Errors
     ///
-    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a token that has no window. All other windows are
-    /// closed all the same.
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a token that has no window. All other
+    /// windows are closed all the same.
     #[inline(always)]
     fn close(
         &self,

@@ -5,8 +5,8 @@ use dmr_core::{Access, ByteRange, DeviceBlock, ResourceError, ResourceResult};
 use super::{DEVICE_BYTES, FakeResource, Fault};
 
 impl FakeResource {
-    /// Makes a block larger if the memory behind it is free. Free memory of the fake is idle, so nothing
-    /// has to come after its last owner.
+    /// Makes a block larger if the memory behind it is free. Free memory of the fake is idle, so
+    /// nothing has to come after its last owner.
     pub(super) fn grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         if !self.has(Fault::GrowsParts) {
             block.require_part_depth(0)?;
@@ -51,8 +51,9 @@ impl FakeResource {
             state.usage.live += more;
             state.usage.total_allocated += more;
         }
-        // SAFETY: no block starts in the range, which is held until `deallocate`; it is an index into
-        // the fake's byte array, which is never dereferenced. Broken fakes break this on purpose.
+        // SAFETY: no block starts in the range, which is held until `deallocate`; it is an index
+        // into the fake's byte array, which is never dereferenced. Broken fakes break this on
+        // purpose.
         #[allow(unsafe_code, reason = "growing blocks is what a resource does")]
         unsafe {
             block.set_sizes(bytes, reserved);

@@ -1,7 +1,7 @@
 //! A device in host memory, whose streams run work as late as they may, and a resource on it.
 //!
-//! Work runs only when it is waited for, so a missing order shows in the bytes. There is no driver, not
-//! even a simulated one.
+//! Work runs only when it is waited for, so a missing order shows in the bytes. There is no driver,
+//! not even a simulated one.
 
 mod device;
 mod fault;
@@ -63,7 +63,8 @@ impl FakeHarness {
 }
 
 impl<R: DeviceMemoryResource> FakeHarness<R> {
-    /// Makes a correct resource, and the stack that `wrap` builds on it with operations on its device.
+    /// Makes a correct resource, and the stack that `wrap` builds on it with operations on its
+    /// device.
     pub fn wrapped(
         tracks: bool,
         wrap: impl FnOnce(Arc<FakeResource>, Arc<dyn DeviceOps>) -> R,

@@ -105,8 +105,8 @@ impl FakeResource {
         Err(ResourceError::stream_misuse(stream, problem))
     }
 
-    /// Returns the offset of memory for a new block: that of a retired block that `home` is ordered after
-    /// anyway, else the first gap that is large enough.
+    /// Returns the offset of memory for a new block: that of a retired block that `home` is ordered
+    /// after anyway, else the first gap that is large enough.
     fn place(&self, state: &mut FakeState, reserved: usize, home: StreamId) -> Option<usize> {
         let taken_over = state.blocks.iter().find(|(_, held)| {
             held.retired.is_some()

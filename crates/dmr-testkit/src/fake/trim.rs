@@ -3,7 +3,8 @@
 use super::{FakeResource, Fault};
 
 impl FakeResource {
-    /// Frees the blocks whose work has completed; returns by how many bytes `reserved` has decreased.
+    /// Frees the blocks whose work has completed; returns by how many bytes `reserved` has
+    /// decreased.
     pub(super) fn trim(&self) -> u64 {
         let mut state = self.state();
         let before = state.usage.reserved;

@@ -6,8 +6,8 @@ use dmr_core::{AllocationRecord, DeviceBlock};
 
 use super::streams::TraceStream;
 
-/// The id that pairs an allocation with its free: the generation where the trace has one (an address
-/// can be logged as allocated again before its free is logged), else the pointer.
+/// The id that pairs an allocation with its free: the generation where the trace has one (an
+/// address can be logged as allocated again before its free is logged), else the pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BlockKey {
     is_generation: bool,
@@ -51,7 +51,8 @@ pub(crate) enum Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
     by_key: HashMap<BlockKey, Entry>,
-    /// The addresses of the live blocks: start, end, line. A block that overlaps another is left out.
+    /// The addresses of the live blocks: start, end, line. A block that overlaps another is left
+    /// out.
     by_address: BTreeMap<u64, (u64, u64)>,
     /// Blocks that no row can free: refused by the resource, or their id was allocated again.
     unnamed: Vec<Held>,
@@ -114,8 +115,8 @@ impl Blocks {
         self.unnamed.push(held);
     }
 
-    /// Removes and returns all blocks, in the order of their rows. Each is then [kept](Self::keep) or
-    /// [released](Self::release).
+    /// Removes and returns all blocks, in the order of their rows. Each is then [kept](Self::keep)
+    /// or [released](Self::release).
     pub(crate) fn drain(&mut self) -> Vec<Held> {
         let named = self.by_key.drain().filter_map(|(_, entry)| match entry {
             Entry::Held(held) => Some(held),

@@ -205,8 +205,8 @@ impl<'a> Engine<'a> {
         held
     }
 
-    /// Holds a block that has its bytes from the row of `op`, and notes a wrong size or an overlap. `line`
-    /// is the row that allocated the block.
+    /// Holds a block that has its bytes from the row of `op`, and notes a wrong size or an overlap.
+    /// `line` is the row that allocated the block.
     pub(super) fn hold(
         &mut self,
         op: &Op,

@@ -8,8 +8,8 @@ use super::engine::{Engine, Op};
 use crate::summary::CallFailure;
 
 impl Engine<'_> {
-    /// Grows a block in place. A resource that does not grow it allocates another one and frees the first,
-    /// so that as many bytes are live afterwards as in the trace.
+    /// Grows a block in place. A resource that does not grow it allocates another one and frees the
+    /// first, so that as many bytes are live afterwards as in the trace.
     pub(super) fn grow(&mut self, op: &Op) -> Result<(), ReplayError> {
         let mut held = match self.blocks.take(op.key) {
             Some(Entry::Held(held)) => held,

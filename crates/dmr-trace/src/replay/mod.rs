@@ -14,10 +14,10 @@ use crate::{Summary, TraceError, TraceReader};
 
 /// A replay of a trace on a resource.
 ///
-/// One host thread makes the calls in the order of [`TraceReader`]. Rows are parsed and paired ahead, a
-/// chunk at a time; each call is timed alone, so neither parsing nor checking counts. Blocks are freed on
-/// their home stream, whatever stream the trace's free names. Every block is freed before
-/// [`run`](Self::run) returns, also after an error.
+/// One host thread makes the calls in the order of [`TraceReader`]. Rows are parsed and paired
+/// ahead, a chunk at a time; each call is timed alone, so neither parsing nor checking counts.
+/// Blocks are freed on their home stream, whatever stream the trace's free names. Every block is
+/// freed before [`run`](Self::run) returns, also after an error.
 #[derive(Debug)]
 pub struct Replay<'a> {
     resource: &'a dyn DeviceMemoryResource,
@@ -54,8 +54,9 @@ impl<'a> Replay<'a> {
         self
     }
 
-    /// Fills each block as [`verify`](Self::verify) does, and checks samples of it: all of a block of at most 64 KiB;
-    /// of a larger one 1 KiB of each 2 MiB, and the last 1 KiB. Misses an overwritten byte between two samples.
+    /// Fills each block as [`verify`](Self::verify) does, and checks samples of it: all of a block
+    /// of at most 64 KiB; of a larger one 1 KiB of each 2 MiB, and the last 1 KiB. Misses an
+    /// overwritten byte between two samples.
     #[must_use]
     pub fn verify_samples(mut self, ops: &'a dyn DeviceOps) -> Self {
         self.verify = Some(Verify { ops, is_sample: true });
@@ -68,8 +69,8 @@ impl<'a> Replay<'a> {
     ///
     /// # Errors
     ///
-    /// The trace cannot be read any further, a stream cannot be opened, too many blocks are live at once,
-    /// the results of the checks cannot be fetched. Every block has been freed.
+    /// The trace cannot be read any further, a stream cannot be opened, too many blocks are live at
+    /// once, the results of the checks cannot be fetched. Every block has been freed.
     pub fn run(
         &self,
         trace: TraceReader,

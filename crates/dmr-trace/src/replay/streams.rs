@@ -6,9 +6,9 @@ use dmr_core::{ResourceResult, StreamId};
 
 /// The source of a replay's streams: one for each stream of the trace, until there are no more.
 pub trait ReplayStreams {
-    /// Returns the stream for the trace's `nth` distinct stream; `None` if there are no more. It is called
-    /// once for each `nth`, in order from 0, until it returns `None`. The remaining streams of the trace
-    /// share the streams that were returned.
+    /// Returns the stream for the trace's `nth` distinct stream; `None` if there are no more. It is
+    /// called once for each `nth`, in order from 0, until it returns `None`. The remaining streams
+    /// of the trace share the streams that were returned.
     ///
     /// # Errors
     ///
@@ -30,8 +30,8 @@ pub(crate) struct TraceStream {
     pub(crate) stream: u64,
 }
 
-/// The maximum numbers of distinct streams and devices that are tracked, so that a hostile trace takes bounded
-/// memory. Further streams share open ones and are not counted.
+/// The maximum numbers of distinct streams and devices that are tracked, so that a hostile trace
+/// takes bounded memory. Further streams share open ones and are not counted.
 const MAX_KNOWN: usize = 1 << 16;
 const MAX_DEVICES: usize = 64;
 
@@ -93,8 +93,8 @@ impl<'a> StreamMap<'a> {
         self.devices.len() as u64
     }
 
-    /// Returns the open stream for the trace's `nth` stream, in rotation; the pool's default stream if none is
-    /// open.
+    /// Returns the open stream for the trace's `nth` stream, in rotation; the pool's default stream
+    /// if none is open.
     fn opened_for(&self, nth: usize) -> StreamId {
         match self.opened.len() {
             0 => StreamId::DEFAULT,

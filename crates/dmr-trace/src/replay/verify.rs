@@ -36,7 +36,8 @@ impl<'a> Verifier<'a> {
         Ok(())
     }
 
-    /// Fills the bytes from `before` on of a block that has grown, with the pattern of its first bytes.
+    /// Fills the bytes from `before` on of a block that has grown, with the pattern of its first
+    /// bytes.
     pub(crate) fn fill_grown(&self, held: &Held, before: usize) -> ResourceResult<()> {
         let Some(pattern) = held.pattern else { return Ok(()) };
         let block = &held.block;
@@ -69,7 +70,8 @@ impl<'a> Verifier<'a> {
             Some(Corrupt { line, free_line, offset: mismatch.offset as u64 })
         });
         let mut corrupt: Vec<_> = corrupt.collect();
-        // The first wrong byte of each block: its checks were submitted one after the other, from its start.
+        // The first wrong byte of each block: its checks were submitted one after the other, from
+        // its start.
         corrupt.dedup_by_key(|corrupt| corrupt.line);
         self.first_key += self.pending.len() as u64;
         self.pending.clear();
@@ -79,8 +81,8 @@ impl<'a> Verifier<'a> {
 
 /// The most bytes of a block that is checked as a whole where larger ones are sampled.
 const SMALL: usize = 64 << 10;
-/// The length of a sample, and the distance between the starts of two: the size of the device's pages, so that none is
-/// left out.
+/// The length of a sample, and the distance between the starts of two: the size of the device's
+/// pages, so that none is left out.
 const SAMPLE: usize = 1 << 10;
 const DISTANCE: usize = 2 << 20;
 
@@ -93,8 +95,8 @@ fn checked_ranges(bytes: usize, is_sample: bool) -> impl Iterator<Item = Range<u
     starts.map(move |start| start..start + length)
 }
 
-/// Returns the pattern of the block of a row. Different for any two rows less than 2³² lines apart: each
-/// step can be undone.
+/// Returns the pattern of the block of a row. Different for any two rows less than 2³² lines apart:
+/// each step can be undone.
 fn pattern(line: u64) -> u32 {
     let folded = line as u32 ^ (line >> 32) as u32;
     let spread = folded.wrapping_mul(0x9e37_79b1);

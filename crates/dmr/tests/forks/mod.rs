@@ -95,7 +95,8 @@ pub(crate) fn refused<T, E: IsRefused>(result: Result<T, E>) -> bool {
     result.is_err_and(|error| error.is_refused())
 }
 
-/// The properties that were fixed when the stack was made, and the ids of its streams: readable in a child too.
+/// The properties that were fixed when the stack was made, and the ids of its streams: readable in
+/// a child too.
 #[derive(Debug, PartialEq, Eq)]
 struct Fixed {
     device: (usize, usize, String, u64, DriverVersion),

@@ -1,4 +1,5 @@
-//! Runtimes on two devices, and a kernel that copies words between any memory that its device can access.
+//! Runtimes on two devices, and a kernel that copies words between any memory that its device can
+//! access.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 

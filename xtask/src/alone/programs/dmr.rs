@@ -1,4 +1,5 @@
-//! `dmr` with one feature: a runtime with it; without a backend, on a resource that is passed to it.
+//! `dmr` with one feature: a runtime with it; without a backend, on a resource that is passed to
+//! it.
 
 use std::sync::Arc;
 

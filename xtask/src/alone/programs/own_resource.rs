@@ -52,7 +52,8 @@ impl DeviceMemoryResource for Addresses {
             state: BlockState::Live,
             part_depth: 0,
         };
-        // SAFETY: no work is submitted, so no access is ever made to the addresses; each is used once.
+        // SAFETY: no work is submitted, so no access is ever made to the addresses; each is used
+        // once.
         Ok(unsafe { DeviceBlock::from_parts(parts) })
     }
 

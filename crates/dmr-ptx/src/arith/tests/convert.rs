@@ -141,7 +141,8 @@ fn integers_are_rounded_once_to_floating_point() {
     from_integers::<BFloat>("bf16");
 }
 
-/// Returns operands whose values in the narrower format are near halfway cases, overflows and subnormals.
+/// Returns operands whose values in the narrower format are near halfway cases, overflows and
+/// subnormals.
 fn near_format<F: Reference, T: Reference + FloatConvert<F>>(
     random: &mut fastrand::Rng,
 ) -> [u64; 1] {
@@ -176,7 +177,8 @@ fn between<F: Reference + FloatConvert<T>, T: Reference + FloatConvert<F>>(
                 let flushes = from == "f32" && to != "f16";
                 let a = if flushes { F::of(a).flushed() } else { F::of(a) };
                 let result = convert(a);
-                // It is below the least normal value if it is so in a range without subnormal values.
+                // It is below the least normal value if it is so in a range without subnormal
+                // values.
                 let is_tiny = convert(a.scalbn(8)).abs() < T::smallest_normalized().scalbn(8);
                 let zero = if result.is_negative() { -T::ZERO } else { T::ZERO };
                 let result = if to == "f32" && is_tiny { zero } else { result };

@@ -89,8 +89,8 @@ fn f32x2_is_two_f32() {
     }
 }
 
-/// Returns the square root: the greatest value whose square is at most `x`, and its neighbours by comparing squares
-/// of 108 bits, which the 113 bits of `Quad` hold.
+/// Returns the square root: the greatest value whose square is at most `x`, and its neighbours by
+/// comparing squares of 108 bits, which the 113 bits of `Quad` hold.
 fn square_root<F: Reference + FloatConvert<Quad>>(x: F, round: Round) -> F {
     let quad = |value: F| value.convert_r(Round::TowardZero, &mut false).value;
     if x.is_nan() || x.is_negative() && !x.is_zero() {

@@ -1,4 +1,5 @@
-//! Each instruction against an independent reference: tables of special values, and random operands.
+//! Each instruction against an independent reference: tables of special values, and random
+//! operands.
 
 mod any;
 mod approx;
@@ -80,8 +81,8 @@ fn nan_of(opcode: &str) -> fn(u64) -> bool {
     }
 }
 
-/// Compares an opcode with a reference on random operands. The payload of a NaN in or from `f64` is not compared: the
-/// results of a GPU show it.
+/// Compares an opcode with a reference on random operands. The payload of a NaN in or from `f64` is
+/// not compared: the results of a GPU show it.
 #[track_caller]
 fn agrees<const N: usize>(
     opcode: &str,

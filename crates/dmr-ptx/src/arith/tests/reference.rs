@@ -1,4 +1,5 @@
-//! Floating-point arithmetic in software by another library, in terms of bits; random and special values of a format.
+//! Floating-point arithmetic in software by another library, in terms of bits; random and special
+//! values of a format.
 
 use rustc_apfloat::ieee::{BFloat, Double, Half, Single};
 use rustc_apfloat::{Float, FloatConvert, Round};
@@ -107,8 +108,8 @@ pub(super) fn basic<F: Reference>(name: &str, [a, b, c]: [F; 3], round: Round) -
     }
 }
 
-/// Computes an operation with `.ftz`, of operands that are flushed: a result is a zero if it is below the least normal
-/// value when it is rounded as if exponents had no bound.
+/// Computes an operation with `.ftz`, of operands that are flushed: a result is a zero if it is
+/// below the least normal value when it is rounded as if exponents had no bound.
 pub(super) fn flushing<F: Reference>(name: &str, [a, b, c]: [F; 3], round: Round) -> F {
     let result = basic(name, [a, b, c], round);
     let least = F::smallest_normalized();

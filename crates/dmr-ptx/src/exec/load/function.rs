@@ -210,7 +210,8 @@ impl FunctionLoader<'_, '_> {
         self.loader.uses[self.index as usize] = std::mem::take(&mut self.uses);
     }
 
-    /// Makes branches to the end of a kernel lead to an exit, as the compiler of a GPU does: their threads exit early.
+    /// Makes branches to the end of a kernel lead to an exit, as the compiler of a GPU does: their
+    /// threads exit early.
     fn exit_at_branches(&mut self, entry: usize) {
         let exit = self.loader.code.steps.len() as u32;
         self.push(Guard::NONE, Op::Exit);

@@ -67,7 +67,8 @@ impl Loader<'_> {
         }
     }
 
-    /// Returns the functions that a kernel calls, itself first; `indirectly` adds those that indirect calls may reach.
+    /// Returns the functions that a kernel calls, itself first; `indirectly` adds those that
+    /// indirect calls may reach.
     fn reached(&self, kernel: u32, indirectly: bool) -> Vec<u32> {
         let mut reached = vec![kernel];
         let mut next = 0;

@@ -1,19 +1,21 @@
 //! Fewer registers: those whose values are never needed at the same time share a number.
 //!
-//! Lanes of a warp share nothing of a register, so that what holds for a thread holds for its lane, wherever the other
-//! lanes are.
+//! Lanes of a warp share nothing of a register, so that what holds for a thread holds for its lane,
+//! wherever the other lanes are.
 
 use super::registers::{Use, Visitor};
 use crate::exec::code::{Guard, Op, Reg, Step};
 use crate::exec::program::Formal;
 
-/// The maximum number of bits of each set of registers for all blocks of a function: beyond, it keeps its registers.
+/// The maximum number of bits of each set of registers for all blocks of a function: beyond, it
+/// keeps its registers.
 const MOST_BITS: u64 = 1 << 28;
 
 /// The maximum number of words of sets that are computed.
 const MOST_WORK: u64 = 1 << 28;
 
-/// For each register, the first and the last step for which it keeps a value; `None` for one that is not used.
+/// For each register, the first and the last step for which it keeps a value; `None` for one that
+/// is not used.
 type Ranges = Vec<Option<(usize, usize)>>;
 
 /// The steps of a function.
@@ -187,7 +189,8 @@ impl Steps<'_> {
     }
 }
 
-/// Returns the registers whose values are needed at the start of each block; `None` if that takes too long.
+/// Returns the registers whose values are needed at the start of each block; `None` if that takes
+/// too long.
 fn flow(blocks: &[Block], read: &Sets, written: &Sets) -> Option<Sets> {
     let mut needed = Sets { words: read.words, bits: read.bits.clone() };
     let mut changed = true;
@@ -211,7 +214,8 @@ fn flow(blocks: &[Block], read: &Sets, written: &Sets) -> Option<Sets> {
     Some(needed)
 }
 
-/// Gives each register a number that no other has in the same range, and returns the count of numbers.
+/// Gives each register a number that no other has in the same range, and returns the count of
+/// numbers.
 fn assign(ranges: &[Option<(usize, usize)>]) -> (Vec<Reg>, u32) {
     let mut order: Vec<(usize, usize, usize)> = ranges
         .iter()

@@ -1,4 +1,5 @@
-//! The layouts of `mma` as the ISA's tables have them, element by element, written without the code under test.
+//! The layouts of `mma` as the ISA's tables have them, element by element, written without the code
+//! under test.
 
 /// Where element `i` of a lane is: its row and column.
 pub(super) type Formula = fn(lane: usize, i: usize) -> (usize, usize);
@@ -190,7 +191,8 @@ pub(super) const B1_16X8X256: Shape = Shape {
     c: c_16,
 };
 
-/// The formulas of `mma.m8n8k4` with halves: four matrices. Lanes 0 to 3 and 16 to 19 hold the first.
+/// The formulas of `mma.m8n8k4` with halves: four matrices. Lanes 0 to 3 and 16 to 19 hold the
+/// first.
 pub(super) mod quad {
     use super::Formula;
 

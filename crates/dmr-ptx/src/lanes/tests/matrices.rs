@@ -66,7 +66,8 @@ impl Table {
         self.values[row * self.columns + column]
     }
 
-    /// Writes it into the registers of `lanes`: element `i` of a lane is the value at `formula(lane, i)`.
+    /// Writes it into the registers of `lanes`: element `i` of a lane is the value at
+    /// `formula(lane, i)`.
     fn spread(&self, kind: Kind, formula: Formula, lanes: &[usize], registers: &mut Vec<Lanes>) {
         let elements = self.values.len() / lanes.len();
         let width = kind.bits.max(32);
@@ -268,8 +269,8 @@ fn four_products_of_halves_are_held_by_two_groups_of_four_lanes_each() {
     }
 }
 
-/// Runs a product of 16 times 8 times 16 halves whose first row is `row`, with a column of ones, and returns the first
-/// element of D.
+/// Runs a product of 16 times 8 times 16 halves whose first row is `row`, with a column of ones,
+/// and returns the first element of D.
 fn first_sum(name: &str, row: [u64; 16], c: u64) -> u64 {
     let mut sources = vec![[0; 32]; 6];
     for (k, bits) in row.into_iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Shuffles, votes, matches, elections and reductions, against CUDA's description of their intrinsics.
+//! Shuffles, votes, matches, elections and reductions, against CUDA's description of their
+//! intrinsics.
 
 use super::{ALL, Random, eval, lanes};
 use crate::lanes::Defect;
@@ -14,7 +15,8 @@ fn shuffle(mode: &str, b: Lanes, c: u64, executing: Mask) -> (Vec<Lanes>, Result
     eval(&format!("shfl.sync.{mode}.b32"), &sources, executing, executing)
 }
 
-/// Compares a shuffle of a full warp with the lane that CUDA's guide says each lane reads; `None` is its own.
+/// Compares a shuffle of a full warp with the lane that CUDA's guide says each lane reads; `None`
+/// is its own.
 fn check_shuffle(mode: &str, clamp: u64, reads: impl Fn(usize, usize, usize) -> Option<usize>) {
     for width in [1, 2, 4, 8, 16, 32] {
         for b in 0..32 {

@@ -1,10 +1,12 @@
-//! The sums of products of floating-point matrices, with numbers of all kinds, against sums of 128-bit integers.
+//! The sums of products of floating-point matrices, with numbers of all kinds, against sums of
+//! 128-bit integers.
 
 use super::formulas::{self as of, Formula, Shape};
 use super::{ALL, Random, eval};
 use crate::types::Lanes;
 
-/// A type of elements: the bits of its exponent and mantissa, and of the register's part that has them.
+/// A type of elements: the bits of its exponent and mantissa, and of the register's part that has
+/// them.
 #[derive(Clone, Copy, PartialEq)]
 struct Kind {
     exponent: u32,
@@ -79,7 +81,8 @@ fn split(value: f64, least: i32) -> (i32, i128) {
     (exponent, (value * 2.0_f64.powi(23 - exponent)) as i128)
 }
 
-/// Returns the sum of a step as the comment of `lanes::tensor` has it, in integers; NaN or infinite in `f64`.
+/// Returns the sum of a step as the comment of `lanes::tensor` has it, in integers; NaN or infinite
+/// in `f64`.
 fn step(c: f64, terms: &[(f64, f64)], least: i32) -> f64 {
     let plain = terms.iter().fold(c, |sum, (a, b)| sum + a * b);
     if !plain.is_finite() || terms.iter().any(|(a, b)| !a.is_finite() || !b.is_finite()) {

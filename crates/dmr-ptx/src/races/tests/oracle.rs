@@ -1,4 +1,5 @@
-//! Random programs against a reference that keeps every access of every byte and every fence, and searches them all.
+//! Random programs against a reference that keeps every access of every byte and every fence, and
+//! searches them all.
 
 use super::{Kind, Races, Touch};
 use Kind::{Read, StrongRead, StrongWrite, Write};
@@ -119,7 +120,8 @@ fn program(random: &mut impl FnMut(u64) -> u64) -> Vec<Event> {
 /// Runs the detector up to its first report: the event and the conflict.
 fn detect(events: &[Event]) -> Option<(usize, super::Conflict)> {
     let mut races = Races::default();
-    // For each block: the stamp of now, that of the last barrier, and those of the last barriers of its warps.
+    // For each block: the stamp of now, that of the last barrier, and those of the last barriers of
+    // its warps.
     let mut orders = [(1, 0, [0; 2]); 3];
     for (at, event) in events.iter().enumerate() {
         match *event {
@@ -183,7 +185,8 @@ fn random_programs_have_the_races_that_a_search_of_all_accesses_finds() {
             assert_eq!(thread, Some(conflict.earlier.thread), "program {number}");
             racing += 1;
         }
-        // Nothing before the report is a race, but for one with a third reader, or behind an atomic change.
+        // Nothing before the report is a race, but for one with a third reader, or behind an atomic
+        // change.
         let before = detected.map_or(events.len(), |(at, _)| at);
         match (0..before).find(|&at| race(at).is_some()) {
             Some(at) => {
