@@ -24,7 +24,7 @@ const PACKAGES: [&str; 3] = [
 const WAYS: [(&str, &str); 2] = [("unfused", "--fmad=false"), ("fused", "--fmad=true")];
 
 /// The folder of the recorded results.
-const RECORDED: &str = "crates/dmr-ptx-compare/recorded";
+const RECORDED: &str = "crates/tools/dmr-ptx-compare/recorded";
 
 /// Compiles, runs, checks.
 pub(crate) fn run() -> Result<(), Failure> {

@@ -22,7 +22,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     let page = fs::read_to_string(root.join(PAGE)).map_err(setup)?;
     let manifest = format!(
         "[package]\nname = \"compile-errors\"\nedition = \"2024\"\n\n[dependencies]\n\
-         dmr = {{ path = \"{}/crates/dmr\" }}\n\n[workspace]\n",
+         dmr = {{ path = \"{}/crates/memory/dmr\" }}\n\n[workspace]\n",
         root.display()
     );
     fs::create_dir_all(folder.join("src")).map_err(setup)?;

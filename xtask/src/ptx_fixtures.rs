@@ -8,7 +8,7 @@ use crate::command;
 use crate::failure::Failure;
 
 /// The folder of the kernels, and of their PTX beside them.
-const FOLDER: &str = "crates/dmr-ptx/tests/fixtures";
+const FOLDER: &str = "crates/simulator/dmr-ptx/tests/fixtures";
 
 /// The fat binaries of `fatbin.cu`: the name of each, and the arguments that make it.
 const FAT_BINARIES: [(&str, &str); 6] = [

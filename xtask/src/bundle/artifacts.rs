@@ -98,7 +98,7 @@ mod tests {
 
     fn message(kind: &str, name: &str, is_test: bool, executable: &str) -> String {
         format!(
-            r#"{{"reason":"compiler-artifact","manifest_path":"/r/crates/dmr-cli/Cargo.toml","target":{{"kind":["{kind}"],"name":"{name}"}},"profile":{{"test":{is_test}}},"executable":{executable}}}"#
+            r#"{{"reason":"compiler-artifact","manifest_path":"/r/crates/tools/dmr-cli/Cargo.toml","target":{{"kind":["{kind}"],"name":"{name}"}},"profile":{{"test":{is_test}}},"executable":{executable}}}"#
         )
     }
 

@@ -14,33 +14,33 @@ pub(super) struct Target {
 pub(super) const TARGETS: &[Target] = &[
     Target {
         package: "dmr-core",
-        files: &["crates/dmr-core/src/ledger.rs"],
+        files: &["crates/memory/dmr-core/src/ledger.rs"],
         tested_by: &["dmr-core", "dmr-streams"],
     },
     Target {
         package: "dmr-streams",
         files: &[
-            "crates/dmr-streams/src/tracked.rs",
-            "crates/dmr-streams/src/uses/**/*.rs",
-            "crates/dmr-streams/src/event.rs",
-            "crates/dmr-streams/src/progress.rs",
-            "crates/dmr-streams/src/recycle.rs",
+            "crates/memory/dmr-streams/src/tracked.rs",
+            "crates/memory/dmr-streams/src/uses/**/*.rs",
+            "crates/memory/dmr-streams/src/event.rs",
+            "crates/memory/dmr-streams/src/progress.rs",
+            "crates/memory/dmr-streams/src/recycle.rs",
         ],
         tested_by: &["dmr-streams", "dmr-cuda-async", "dmr-launch", "dmr-pool"],
     },
     Target {
         package: "dmr-launch",
-        files: &["crates/dmr-launch/src/**/*.rs"],
+        files: &["crates/memory/dmr-launch/src/**/*.rs"],
         tested_by: &["dmr-launch"],
     },
     Target {
         package: "dmr-adaptors",
-        files: &["crates/dmr-adaptors/src/budget/**/*.rs"],
+        files: &["crates/memory/dmr-adaptors/src/budget/**/*.rs"],
         tested_by: &["dmr-adaptors"],
     },
     Target {
         package: "dmr-pool",
-        files: &["crates/dmr-pool/src/**/*.rs"],
+        files: &["crates/memory/dmr-pool/src/**/*.rs"],
         tested_by: &["dmr-pool"],
     },
 ];

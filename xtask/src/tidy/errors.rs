@@ -7,8 +7,8 @@ use crate::failure::Violation;
 const MARK: &str = "#[non_exhaustive]";
 
 /// The crate of the error that all others convert to, and its file.
-const FACADE: &str = "crates/dmr/Cargo.toml";
-const ONE_ERROR: &str = "crates/dmr/src/one_error.rs";
+const FACADE: &str = "crates/memory/dmr/Cargo.toml";
+const ONE_ERROR: &str = "crates/memory/dmr/src/one_error.rs";
 
 /// Checks each public type that derives `thiserror::Error`, and each of its variants that has
 /// named fields. (A variant with an unnamed field gets no further fields.)
@@ -112,7 +112,7 @@ mod tests {
         /// G.\n    pub g: u8,\n}\n";
 
     fn messages(text: &str) -> Vec<String> {
-        let found = violations(&Tree::from([("crates/dmr/src/error.rs", text)]));
+        let found = violations(&Tree::from([("crates/memory/dmr/src/error.rs", text)]));
         found.into_iter().map(|v| format!("{}: {}", v.place, v.message)).collect()
     }
 
@@ -145,9 +145,9 @@ mod tests {
             let text = "//! x\n\npub enum CallError {\n}\n";
             violations(&Tree::from([(FACADE, manifest), (ONE_ERROR, one), (path, text)])).len()
         };
-        assert_eq!(of("crates/dmr-core/src/error.rs", "//! x\nNoCallErrors(x)"), 1);
-        assert_eq!(of("crates/dmr-core/src/error.rs", "//! x\nCall(CallError);"), 0);
-        assert_eq!(of("crates/dmr-sim/src/error.rs", "//! x\n"), 0);
+        assert_eq!(of("crates/memory/dmr-core/src/error.rs", "//! x\nNoCallErrors(x)"), 1);
+        assert_eq!(of("crates/memory/dmr-core/src/error.rs", "//! x\nCall(CallError);"), 0);
+        assert_eq!(of("crates/simulator/dmr-sim/src/error.rs", "//! x\n"), 0);
     }
 
     #[test]

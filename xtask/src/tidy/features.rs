@@ -4,8 +4,8 @@
 use super::tree::Tree;
 use crate::failure::Violation;
 
-const SOURCES: &str = "crates/dmr/src/";
-const ROOT: &str = "crates/dmr/src/lib.rs";
+const SOURCES: &str = "crates/memory/dmr/src/";
+const ROOT: &str = "crates/memory/dmr/src/lib.rs";
 
 /// Checks the public functions in the crate's files. A function needs the feature of its own
 /// attribute, of the block around it, or of its file where `lib.rs` declares that.
@@ -82,9 +82,9 @@ mod tests {
 
     fn file_path(file: &str) -> &'static str {
         if file.starts_with("// gated") {
-            "crates/dmr/src/gated.rs"
+            "crates/memory/dmr/src/gated.rs"
         } else {
-            "crates/dmr/src/free.rs"
+            "crates/memory/dmr/src/free.rs"
         }
     }
 

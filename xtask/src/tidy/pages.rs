@@ -62,7 +62,7 @@ fn registry_page(target: &str) -> Option<&str> {
 }
 
 fn is_own_crate(tree: &Tree, name: &str) -> bool {
-    tree.has(&format!("crates/{name}/Cargo.toml"))
+    tree.ending(&format!("/{name}/Cargo.toml")).any(|(path, _)| path.starts_with("crates/"))
 }
 
 /// Checks that a path in code, such as that of a test file, exists.
@@ -177,11 +177,14 @@ mod tests {
     fn pages_that_agree_with_the_repository_are_fine() {
         let found = messages([
             ("README.md", "[contract](docs/src/contract.md#t), [x](https://example.org/y.md)\n"),
-            ("crates/dmr/README.md", "up: [licence](../../LICENSE-MIT), `crates/*/tests`\n"),
-            ("crates/dmr/src/lib.rs", "std::env::var(\"DMR_DRIVER\")"),
+            ("crates/memory/dmr/README.md", "up: [licence](../../LICENSE-MIT), `crates/*/tests`\n"),
+            ("crates/memory/dmr/src/lib.rs", "std::env::var(\"DMR_DRIVER\")"),
             ("LICENSE-MIT", "MIT\n"),
             ("docs/src/SUMMARY.md", "- [Contract](contract.md)\n- [E](guide/environment.md)\n"),
-            ("docs/src/contract.md", "`crates/dmr/src/lib.rs`\n```\n[not](a/link.md)\n```\n"),
+            (
+                "docs/src/contract.md",
+                "`crates/memory/dmr/src/lib.rs`\n```\n[not](a/link.md)\n```\n",
+            ),
             ("docs/src/guide/environment.md", "| `DMR_DRIVER=sim` | [c](../contract.md) |\n"),
         ]);
         assert_eq!(found, [""; 0]);
@@ -203,7 +206,8 @@ mod tests {
     fn a_page_of_a_crate_that_is_not_released_is_found() {
         for target in ["docs.rs/dmr", "docs.rs/crate/dmr#x", "crates.io/crates/dmr/0.1.0"] {
             let page = format!("[dmr](https://{target}), [cudarc](https://docs.rs/cudarc)\n");
-            let found = messages([("README.md", &page), ("crates/dmr/Cargo.toml", "[package]\n")]);
+            let found =
+                messages([("README.md", &page), ("crates/memory/dmr/Cargo.toml", "[package]\n")]);
             assert_eq!(found.len(), 1, "{found:?}");
             assert!(found[0].contains("before `dmr` is released"), "{found:?}");
         }
@@ -227,8 +231,11 @@ mod tests {
 
     #[test]
     fn a_test_file_that_a_page_names_exists() {
-        let found = messages([("README.md", "see `crates/dmr/tests/gone.rs`\n")]);
-        assert_eq!(found, ["README.md:1: names `crates/dmr/tests/gone.rs`, which is not there"]);
+        let found = messages([("README.md", "see `crates/memory/dmr/tests/gone.rs`\n")]);
+        assert_eq!(
+            found,
+            ["README.md:1: names `crates/memory/dmr/tests/gone.rs`, which is not there"]
+        );
     }
 
     #[test]
@@ -240,7 +247,7 @@ mod tests {
     #[test]
     fn a_variable_that_the_code_reads_is_explained() {
         let found = messages([
-            ("crates/dmr/src/lib.rs", "var(\"DMR_BACKEND\"), \"DMR_DRIVER=cuda\", \"DMR_\""),
+            ("crates/memory/dmr/src/lib.rs", "var(\"DMR_BACKEND\"), \"DMR_DRIVER=cuda\", \"DMR_\""),
             ("docs/src/SUMMARY.md", "[e](guide/environment.md)\n"),
             ("docs/src/guide/environment.md", "`DMR_DRIVER`, `DMR_GONE`\n"),
         ]);

@@ -11,26 +11,29 @@ const LONG_FILES: &[(&str, &str)] = &[];
 
 /// The crates with `unsafe` code, and why. The root of every other crate forbids it.
 const UNSAFE_CRATES: &[(&str, &str)] = &[
-    ("crates/dmr-adaptors/", "promises that adaptors return blocks of host memory as they are"),
-    ("crates/dmr-bench/", "submits work to the driver by hand, as the reference"),
-    ("crates/dmr-buffer/", "copies between host and device memory"),
-    ("crates/dmr-core/", "one `unsafe fn` each that makes blocks, addresses and memory"),
-    ("crates/dmr-cuda-async/", "calls the driver"),
-    ("crates/dmr-cuda-direct/", "calls the driver"),
-    ("crates/dmr-cuda-virtual/", "calls the driver"),
-    ("crates/dmr-inference/", "launches kernels"),
-    ("crates/dmr-launch/", "implements the traits of cudarc, and lends its slices"),
-    ("crates/dmr-nvtx/", "calls the functions of a tool"),
-    ("crates/dmr-pool/", "makes blocks of the memory that it carves up"),
-    ("crates/dmr-ptx-compare/", "launches kernels; calls a compiler"),
-    ("crates/dmr-sanitize/", "commits faults, which a tool must report"),
-    ("crates/dmr-sim/", "implements the driver: C functions, an object file in memory"),
-    ("crates/dmr-sim-blas/", "exports the functions of cuBLAS, calls the driver"),
-    ("crates/dmr-sim-boot/", "a function that runs before `main`"),
-    ("crates/dmr-sim-library/", "exports the functions of the driver"),
-    ("crates/dmr-streams/", "calls the driver"),
-    ("crates/dmr-programs/", "submits work in windows of deallocated blocks; forks"),
-    ("crates/dmr-testkit/", "its fake resource makes blocks"),
+    (
+        "crates/memory/dmr-adaptors/",
+        "promises that adaptors return blocks of host memory as they are",
+    ),
+    ("crates/tools/dmr-bench/", "submits work to the driver by hand, as the reference"),
+    ("crates/memory/dmr-buffer/", "copies between host and device memory"),
+    ("crates/memory/dmr-core/", "one `unsafe fn` each that makes blocks, addresses and memory"),
+    ("crates/memory/dmr-cuda-async/", "calls the driver"),
+    ("crates/memory/dmr-cuda-direct/", "calls the driver"),
+    ("crates/memory/dmr-cuda-virtual/", "calls the driver"),
+    ("crates/tools/dmr-inference/", "launches kernels"),
+    ("crates/memory/dmr-launch/", "implements the traits of cudarc, and lends its slices"),
+    ("crates/memory/dmr-nvtx/", "calls the functions of a tool"),
+    ("crates/memory/dmr-pool/", "makes blocks of the memory that it carves up"),
+    ("crates/tools/dmr-ptx-compare/", "launches kernels; calls a compiler"),
+    ("crates/tools/dmr-sanitize/", "commits faults, which a tool must report"),
+    ("crates/simulator/dmr-sim/", "implements the driver: C functions, an object file in memory"),
+    ("crates/simulator/dmr-sim-blas/", "exports the functions of cuBLAS, calls the driver"),
+    ("crates/simulator/dmr-sim-boot/", "a function that runs before `main`"),
+    ("crates/simulator/dmr-sim-library/", "exports the functions of the driver"),
+    ("crates/memory/dmr-streams/", "calls the driver"),
+    ("crates/tools/dmr-programs/", "submits work in windows of deallocated blocks; forks"),
+    ("crates/tools/dmr-testkit/", "its fake resource makes blocks"),
 ];
 
 /// Markers of unfinished work, and the attribute that excludes a test from the run. Split, so
@@ -58,7 +61,7 @@ const BUILD_PATHS: &[&str] = &[concat!("CARGO_MANIFEST", "_DIR"), concat!("fi", 
 /// The files that may name the folder of the sources: one checks for a bundle first, and one
 /// compares it with paths in debug information, which are of the build machine as well.
 const WITH_BUILD_PATHS: &[&str] =
-    &["crates/dmr-testkit/src/repository.rs", "crates/dmr-sim/src/label.rs"];
+    &["crates/tools/dmr-testkit/src/repository.rs", "crates/simulator/dmr-sim/src/label.rs"];
 
 pub(super) fn violations(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -119,7 +122,12 @@ fn check_unsafe(path: &str, text: &str, found: &mut Vec<Violation>) {
 /// Refuses unit tests that use the testkit: such a test would link two copies of its own crate. The
 /// random programs and the benchmarks depend on the testkit, and it does not depend on them.
 fn check_testkit(path: &str, text: &str, found: &mut Vec<Violation>) {
-    let above = ["xtask/", "crates/dmr-programs/", "crates/dmr-ptx-compare/", "crates/dmr-bench/"];
+    let above = [
+        "xtask/",
+        "crates/tools/dmr-programs/",
+        "crates/tools/dmr-ptx-compare/",
+        "crates/tools/dmr-bench/",
+    ];
     let may_use_it = above.iter().any(|folder| path.starts_with(folder));
     if !path.contains("/src/") || may_use_it {
         return;
@@ -188,48 +196,56 @@ mod tests {
 
     #[test]
     fn a_file_whose_first_line_is_a_doc_comment_is_fine() {
-        assert_eq!(messages("crates/dmr/src/a.rs", "//! One idea.\n\nfn f() {}\n"), [""; 0]);
+        assert_eq!(messages("crates/memory/dmr/src/a.rs", "//! One idea.\n\nfn f() {}\n"), [""; 0]);
     }
 
     #[test]
     fn a_file_starts_with_a_doc_comment() {
-        assert!(one("crates/dmr/src/a.rs", "fn f() {}\n").contains("the first line"));
-        assert!(one("crates/dmr/src/a.rs", "// A comment.\n").contains("the first line"));
-        assert!(one("crates/dmr-streams/src/a.ptx", ".version 7.0\n").contains("the first line"));
+        assert!(one("crates/memory/dmr/src/a.rs", "fn f() {}\n").contains("the first line"));
+        assert!(one("crates/memory/dmr/src/a.rs", "// A comment.\n").contains("the first line"));
+        assert!(
+            one("crates/memory/dmr-streams/src/a.ptx", ".version 7.0\n").contains("the first line")
+        );
     }
 
     #[test]
     fn a_file_has_at_most_400_lines_of_code_without_comments() {
         let code = |lines| format!("//! Long.\n{}", "// why\n\ncode();\n".repeat(lines));
-        assert_eq!(messages("crates/dmr/src/a.rs", &code(400)), [""; 0]);
-        assert!(one("crates/dmr/src/a.rs", &code(401)).contains("401 lines of code"));
+        assert_eq!(messages("crates/memory/dmr/src/a.rs", &code(400)), [""; 0]);
+        assert!(one("crates/memory/dmr/src/a.rs", &code(401)).contains("401 lines of code"));
     }
 
     #[test]
     fn a_crate_forbids_unsafe_code_unless_it_is_listed() {
-        assert!(one("crates/dmr-trace/src/lib.rs", "//! x\n").contains("forbid(unsafe_code)"));
-        assert_eq!(messages("crates/dmr-sim/src/lib.rs", "//! x\n"), [""; 0]);
-        let needless = one("crates/dmr-sim/src/lib.rs", "//! x\n#![forbid(unsafe_code)]\n");
+        assert!(
+            one("crates/memory/dmr-trace/src/lib.rs", "//! x\n").contains("forbid(unsafe_code)")
+        );
+        assert_eq!(messages("crates/simulator/dmr-sim/src/lib.rs", "//! x\n"), [""; 0]);
+        let needless =
+            one("crates/simulator/dmr-sim/src/lib.rs", "//! x\n#![forbid(unsafe_code)]\n");
         assert!(needless.contains("off the list"), "{needless}");
-        assert_eq!(messages("crates/dmr/src/lib.rs", "//! x\n#![forbid(unsafe_code)]\n"), [""; 0]);
+        assert_eq!(
+            messages("crates/memory/dmr/src/lib.rs", "//! x\n#![forbid(unsafe_code)]\n"),
+            [""; 0]
+        );
     }
 
     #[test]
     fn unit_tests_keep_away_from_the_testkit() {
         let text = "//! x\nuse dmr_testkit::Machine;\n";
         assert!(
-            one("crates/dmr-streams/src/pool.rs", text)
-                .starts_with("crates/dmr-streams/src/pool.rs:2")
+            one("crates/memory/dmr-streams/src/pool.rs", text)
+                .starts_with("crates/memory/dmr-streams/src/pool.rs:2")
         );
-        assert_eq!(messages("crates/dmr-streams/tests/pool.rs", text), [""; 0]);
+        assert_eq!(messages("crates/memory/dmr-streams/tests/pool.rs", text), [""; 0]);
     }
 
     #[test]
     fn a_test_does_not_depend_on_the_build_machine() {
         for name in BUILD_PATHS {
             let text = format!("//! x\nlet path = env!(\"{name}\");\n");
-            let found = one("crates/dmr-pool/tests/a.rs", &text);
-            assert!(found.starts_with("crates/dmr-pool/tests/a.rs:2: "), "{found}");
+            let found = one("crates/memory/dmr-pool/tests/a.rs", &text);
+            assert!(found.starts_with("crates/memory/dmr-pool/tests/a.rs:2: "), "{found}");
             assert!(found.contains("dmr_testkit::repository"), "{found}");
             assert_eq!(messages(WITH_BUILD_PATHS[0], &text), [""; 0]);
             assert_eq!(messages("xtask/src/a.rs", &text), [""; 0]);
@@ -247,10 +263,13 @@ mod tests {
     #[test]
     fn a_test_that_others_run_in_a_child_process_is_in_the_run() {
         let child = format!("//! x\n{RUN_BY_OTHERS}the other tests\"]\n");
-        assert!(one("crates/dmr/tests/a.rs", &child).contains("finish it"));
-        assert_eq!(messages("crates/dmr/tests/a.rs", &format!("{child}{RUNS_THEM}\n")), [""; 0]);
+        assert!(one("crates/memory/dmr/tests/a.rs", &child).contains("finish it"));
+        assert_eq!(
+            messages("crates/memory/dmr/tests/a.rs", &format!("{child}{RUNS_THEM}\n")),
+            [""; 0]
+        );
         let other = format!("//! x\n{IGNORED}]\n{RUNS_THEM}\n");
-        assert!(one("crates/dmr/tests/a.rs", &other).contains("finish it"));
+        assert!(one("crates/memory/dmr/tests/a.rs", &other).contains("finish it"));
     }
 
     #[test]

@@ -135,13 +135,13 @@ mod tests {
     fn plain_words_are_fine() {
         let text =
             "//! Frees blocks.\n\n/// Returns the bytes.\nfn many() {} // the same as below\n";
-        assert_eq!(messages("crates/dmr/src/a.rs", text), [""; 0]);
+        assert_eq!(messages("crates/memory/dmr/src/a.rs", text), [""; 0]);
     }
 
     #[test]
     fn each_phrase_is_found_in_code_and_on_pages() {
         for form in PHRASES.iter().flat_map(|phrase| phrase.forms) {
-            for path in ["crates/dmr/src/a.rs", "docs/src/a.md"] {
+            for path in ["crates/memory/dmr/src/a.rs", "docs/src/a.md"] {
                 let found = messages(path, &format!("//! x\n\n// It {form}.\n"));
                 assert_eq!(found.len(), 1, "{form}: {found:?}");
                 assert!(found[0].starts_with(&format!("{path}:3: `{form}`")), "{found:?}");
@@ -151,27 +151,29 @@ mod tests {
 
     #[test]
     fn a_phrase_is_found_in_names_and_across_lines() {
-        let name = messages("crates/dmr/src/a.rs", "//! x\nfn an_observer_is_told_once() {}\n");
+        let name =
+            messages("crates/memory/dmr/src/a.rs", "//! x\nfn an_observer_is_told_once() {}\n");
         assert_eq!(name.len(), 1, "{name:?}");
-        let wrapped = messages("crates/dmr/src/a.rs", "//! x\n/// The pool is\n/// told of it.\n");
-        assert!(wrapped[0].starts_with("crates/dmr/src/a.rs:2: `is told`"), "{wrapped:?}");
+        let wrapped =
+            messages("crates/memory/dmr/src/a.rs", "//! x\n/// The pool is\n/// told of it.\n");
+        assert!(wrapped[0].starts_with("crates/memory/dmr/src/a.rs:2: `is told`"), "{wrapped:?}");
     }
 
     #[test]
     fn a_part_of_a_word_is_no_phrase() {
         let text = "//! The hatch, unanswerable; knowsome.\n";
-        assert_eq!(messages("crates/dmr/src/a.rs", text), [""; 0]);
+        assert_eq!(messages("crates/memory/dmr/src/a.rs", text), [""; 0]);
     }
 
     #[test]
     fn a_doc_comment_that_stands_on_another_one_is_found() {
         for start in STARTS {
             let text = format!("//! x\n\n    /// {start} more\n    fn f() {{}}\n");
-            let found = messages("crates/dmr/src/a.rs", &text);
+            let found = messages("crates/memory/dmr/src/a.rs", &text);
             assert_eq!(found.len(), 1, "{start}: {found:?}");
-            assert!(found[0].starts_with("crates/dmr/src/a.rs:3: "), "{found:?}");
+            assert!(found[0].starts_with("crates/memory/dmr/src/a.rs:3: "), "{found:?}");
         }
         let within = "//! x\n/// One thing.\n/// Those that follow.\nfn f() {}\n";
-        assert_eq!(messages("crates/dmr/src/a.rs", within), [""; 0]);
+        assert_eq!(messages("crates/memory/dmr/src/a.rs", within), [""; 0]);
     }
 }
