@@ -236,7 +236,9 @@ mod tests {
         for path in ["dmr/src/lib.rs", "dmr-pool/src/pages/back.rs", "dmr-sim-0.1.0/src/label.rs"] {
             assert!(!is_users("f", &beside(path)), "{path}");
         }
-        for path in ["dmr/examples/double.rs", "dmr-pool/tests/threads.rs", "dmr-app/src/main.rs"] {
+        for path in
+            ["dmr/examples/double.rs", "dmr-pool/tests/it/threads.rs", "dmr-app/src/main.rs"]
+        {
             assert!(is_users("f", &beside(path)), "{path}");
         }
         let registry = "/home/me/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f";

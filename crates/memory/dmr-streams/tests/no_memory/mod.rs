@@ -1,5 +1,7 @@
 //! Blocks in use slots that no memory stands behind.
 
+#![allow(unsafe_code, reason = "a resource makes blocks")]
+
 use dmr_core::{AllocTag, BlockId, BlockParts, BlockState, DeviceBlock, Generation, StreamId};
 use dmr_streams::StreamPool;
 use dmr_streams::uses::FreeSlot;

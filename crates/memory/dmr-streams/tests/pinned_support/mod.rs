@@ -1,5 +1,7 @@
 //! Blocks of pinned memory, and work of the host and of the device on them.
 
+#![allow(unsafe_code, reason = "the host reads and writes pinned memory")]
+
 use std::sync::Arc;
 
 use dmr_core::{Access, AllocTag, BlockUse, DeviceBlock, DeviceOps};

@@ -1,5 +1,7 @@
 //! Forks a process whose threads work on a stack, and makes every call in the child.
 
+#![allow(unsafe_code, reason = "forks")]
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;

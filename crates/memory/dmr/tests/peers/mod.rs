@@ -1,6 +1,7 @@
 //! Runtimes on two devices, and a kernel that copies words between any memory that its device can
 //! access.
 
+#![allow(unsafe_code, reason = "kernel launches")]
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::sync::Arc;

@@ -1,4 +1,5 @@
 //! A simulated device with a handle of the library, and numbers as the types of its elements.
+#![allow(unsafe_code, reason = "the driver and cuBLAS are called directly")]
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub(crate) mod case;

@@ -1,5 +1,6 @@
 //! Support of the simulator's tests: random programs, the brute-force oracle that judges them, and
 //! thin driver calls.
+#![allow(unsafe_code, reason = "the driver is called directly")]
 // Each test file compiles this module and uses a part of it.
 #![allow(dead_code)]
 

@@ -1,0 +1,6 @@
+//! The tests of the crate whose process forks, exits, starts itself again or counts for itself.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod d4_forked_child;

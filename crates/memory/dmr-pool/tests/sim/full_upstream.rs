@@ -1,0 +1,94 @@
+//! An upstream that has refused memory gets the next request only before an allocation or a growth
+//! is refused.
+
+use crate::support::stage::Stage;
+use crate::support::{MIB, Upstream, pool_over, rig};
+use dmr_core::DeviceMemoryResource;
+use dmr_pool::PoolConfig;
+use dmr_sim::Policy;
+
+/// The driver's calls that create memory.
+const CREATES: [&str; 3] = ["cuMemCreate", "cuMemAllocFromPoolAsync", "cuMemAlloc_v2"];
+
+/// The device has 32 MiB, all of which the pool has, in the arena of one stream.
+fn full(upstream: Upstream) -> Stage {
+    let config = PoolConfig::fast().with_growth(2 * MIB).with_page_size(2 * MIB);
+    let stage = Stage::on(rig(Policy::Eager, 0, 32 * MIB), upstream, config);
+    let [a, ..] = stage.streams();
+    let mut held = Vec::new();
+    while let Ok(block) = stage.try_allocate(a, 1 << 20) {
+        held.push(block);
+    }
+    assert!(held.len() > 20, "{}", held.len());
+    held.into_iter().for_each(|block| stage.free(block));
+    stage
+}
+
+#[test]
+fn memory_of_other_streams_costs_no_call_of_a_full_upstream() {
+    for upstream in [Upstream::Async, Upstream::Virtual] {
+        let stage = full(upstream);
+        let [_, b, c] = stage.streams();
+        stage.universe().reset_calls();
+        let mut held = Vec::new();
+        for stream in [b, c, b, c, b, c] {
+            held.extend((0..3).map(|_| stage.allocate(stream, 300 << 10)));
+        }
+        let calls = stage.universe().calls();
+        for call in CREATES {
+            assert_eq!(calls.count(call), 0, "{upstream:?}: {calls:?}");
+        }
+        held.into_iter().for_each(|block| stage.free(block));
+        stage.end();
+    }
+}
+
+#[test]
+fn an_upstream_that_has_memory_again_gets_a_request_before_an_allocation_is_refused() {
+    for upstream in [Upstream::Async, Upstream::Virtual] {
+        let config = PoolConfig::fast().with_growth(2 * MIB).with_page_size(2 * MIB);
+        let stage = Stage::on(rig(Policy::Eager, 0, 32 * MIB), upstream, config);
+        let [a, ..] = stage.streams();
+        let other = pool_over(Upstream::Virtual, &stage.rig, config);
+        let theirs = other.allocate(16 << 20, a, dmr_core::AllocTag::UNTAGGED).unwrap();
+        let mut held = Vec::new();
+        while let Ok(block) = stage.try_allocate(a, 1 << 20) {
+            held.push(block);
+        }
+        other.deallocate(theirs).unwrap();
+        stage.rig.device().synchronize().unwrap();
+        other.trim_to(0).unwrap();
+        let before = held.len();
+        while let Ok(block) = stage.try_allocate(a, 1 << 20) {
+            held.push(block);
+        }
+        assert!(held.len() >= before + 12, "{upstream:?}: {before} and {}", held.len());
+        held.into_iter().for_each(|block| stage.free(block));
+        drop(other);
+        stage.end();
+    }
+}
+
+#[test]
+fn an_upstream_that_has_memory_again_is_asked_before_a_block_does_not_grow() {
+    let config = PoolConfig::fast().with_growth(2 * MIB).with_page_size(2 * MIB);
+    let stage = Stage::on(rig(Policy::Eager, 0, 32 * MIB), Upstream::Virtual, config);
+    let [a, ..] = stage.streams();
+    let other = pool_over(Upstream::Virtual, &stage.rig, config);
+    let theirs = other.allocate(16 << 20, a, dmr_core::AllocTag::UNTAGGED).unwrap();
+    let mut block = stage.allocate(a, 1 << 20);
+    let grow = |block: &mut dmr_core::DeviceBlock| {
+        let bytes = block.bytes() + (1 << 20);
+        stage.pool.try_grow(block, bytes).unwrap()
+    };
+    while grow(&mut block) {}
+    let before = block.bytes();
+    other.deallocate(theirs).unwrap();
+    stage.rig.device().synchronize().unwrap();
+    other.trim_to(0).unwrap();
+    while grow(&mut block) {}
+    assert!(block.bytes() >= before + (12 << 20), "{before} and {}", block.bytes());
+    stage.free(block);
+    drop(other);
+    stage.end();
+}

@@ -1,0 +1,12 @@
+//! The tests of the crate whose process forks, exits, starts itself again or counts for itself.
+
+#[path = "../forks/mod.rs"]
+mod forks;
+
+mod backend_variable;
+mod d6_shutdown;
+mod shared_budget;
+mod sim_d4_forks_under_load;
+mod sim_d6_at_exit;
+mod sim_d8_at_exit;
+mod sim_no_host_allocation;

@@ -1,0 +1,5 @@
+//! What the tests of the crate share: runs of forms, random texts and random programs.
+
+pub(crate) mod forms;
+pub(crate) mod mutations;
+pub(crate) mod programs;

@@ -1,0 +1,52 @@
+//! The tests of the crate that need the simulated driver.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod any_call;
+mod call_stacks;
+mod capacity;
+mod capture;
+mod contexts;
+mod copies;
+mod copies_2d;
+mod cudarc;
+mod devices;
+mod events;
+mod faults;
+mod graph_getters;
+mod graph_memory;
+mod graph_params;
+mod graphs;
+mod host_functions;
+mod images;
+mod kernel_nodes;
+mod kernels;
+mod late_footprints;
+mod late_footprints_agree;
+mod launch_settings;
+mod modules;
+mod oracle_agreement;
+mod oracle_by_hand;
+mod other_clients;
+mod planted_kernels;
+mod pool;
+mod ptx;
+mod races;
+mod recorded_kernels;
+mod recorded_programs;
+mod reentrancy;
+mod regions;
+mod single_deletions;
+mod stream_memory_ops;
+mod stream_memory_order;
+mod streams;
+mod tensor_maps;
+mod unified;
+mod user_objects;
+mod verdict;
+mod virtual_memory;
+mod virtual_memory_access;
+mod virtual_memory_misuse;
+mod virtual_memory_wholes;
+mod wrong_arguments;

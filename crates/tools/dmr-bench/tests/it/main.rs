@@ -1,0 +1,5 @@
+//! The tests of the crate.
+
+mod interleave;
+mod pressure;
+mod workloads;

@@ -1,0 +1,4 @@
+//! The tests of the crate.
+
+mod command;
+mod sim_planted_faults;

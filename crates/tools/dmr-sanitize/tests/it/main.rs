@@ -1,0 +1,4 @@
+//! The tests of the crate on the driver that the process uses.
+
+mod controls;
+mod stacks;
