@@ -125,8 +125,10 @@ const OURS: &[&str] = &[
     "dmr-cuda-direct",
     "dmr-cuda-virtual",
     "dmr-launch",
+    "dmr-pinned",
     "dmr-pool",
     "dmr-sim",
+    "dmr-slices",
     "dmr-streams",
 ];
 const BINDINGS: &str = "cudarc";
@@ -172,7 +174,7 @@ fn crate_of(function: &str) -> Option<&str> {
 }
 
 /// Returns whether a place is in the sources of the standard library, of the bindings or of this
-/// project, whose crates are in one folder, both in a clone and in a registry.
+/// project. Its crates are in folders by kind in a clone, and in that of a registry.
 fn is_hidden_place(place: &str) -> bool {
     if place.starts_with("/rustc/") || place.contains("/rustlib/src/rust/") {
         return true;
@@ -181,9 +183,9 @@ fn is_hidden_place(place: &str) -> bool {
         Some(rest) => std::env::current_dir().unwrap_or_default().join(rest),
         None => PathBuf::from(place),
     };
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
-    let is_ours = beside.and_then(|folder| place.strip_prefix(folder).ok()).is_some_and(|inside| {
-        let mut names = inside.iter().filter_map(|name| name.to_str());
+    let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+    let is_ours = above.and_then(|folder| place.strip_prefix(folder).ok()).is_some_and(|inside| {
+        let mut names = inside.iter().filter_map(|name| name.to_str()).skip(1);
         let name = names.next().unwrap_or_default();
         OURS.iter().any(|ours| is_folder_of(ours, name)) && names.next() == Some("src")
     });
@@ -232,14 +234,20 @@ mod tests {
     #[test]
     fn a_place_is_the_user_s_unless_it_is_in_the_sources_of_such_a_crate() {
         let ours = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let beside = |path: &str| format!("{}/{path}:1:2", ours.parent().unwrap().display());
-        for path in ["dmr/src/lib.rs", "dmr-pool/src/pages/back.rs", "dmr-sim-0.1.0/src/label.rs"] {
-            assert!(!is_users("f", &beside(path)), "{path}");
+        let above = ours.ancestors().nth(2).unwrap().display();
+        for path in [
+            "memory/dmr/src/lib.rs",
+            "memory/dmr-pool/src/pages/back.rs",
+            "simulator/dmr-sim-0.1.0/src/label.rs",
+        ] {
+            assert!(!is_users("f", &format!("{above}/{path}:1:2")), "{path}");
         }
-        for path in
-            ["dmr/examples/double.rs", "dmr-pool/tests/it/threads.rs", "dmr-app/src/main.rs"]
-        {
-            assert!(is_users("f", &beside(path)), "{path}");
+        for path in [
+            "memory/dmr/examples/double.rs",
+            "memory/dmr-pool/tests/it/threads.rs",
+            "memory/dmr-app/src/main.rs",
+        ] {
+            assert!(is_users("f", &format!("{above}/{path}:1:2")), "{path}");
         }
         let registry = "/home/me/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f";
         assert!(!is_users("f", &format!("{registry}/cudarc-0.19.10/src/driver/safe/core.rs:1:2")));

@@ -168,7 +168,7 @@ fn the_call_site_of_a_race_is_the_program_s_own() {
     for site in reports.iter().filter_map(|report| report.first.as_ref()) {
         let place = site.call_site().expect("a call site");
         assert!(
-            place.contains(&format!("tests/sim_the_simulator_sees_blocks.rs:{line}:")),
+            place.contains(&format!("tests/sim/the_simulator_sees_blocks.rs:{line}:")),
             "{place}"
         );
     }

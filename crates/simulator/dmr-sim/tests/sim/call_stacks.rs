@@ -44,7 +44,7 @@ fn a_report_shows_all_frames_of_the_program_with_the_innermost_first() {
     let (report, lines) = race(Universe::builder().capture_call_stacks(true));
     let stack = report.second.call_stack();
     for (place, line) in stack.iter().zip(lines) {
-        assert!(place.contains(&format!("tests/sim_call_stacks.rs:{line}:")), "{stack:?}");
+        assert!(place.contains(&format!("tests/sim/call_stacks.rs:{line}:")), "{stack:?}");
     }
     assert!(stack.len() >= 4, "with the test and its helper: {stack:?}");
     assert!(stack.iter().all(|place| place.contains("sim_call_stacks.rs")), "{stack:?}");
