@@ -3,9 +3,6 @@
 #[path = "../context/mod.rs"]
 mod context;
 
-mod d10_peer_copies;
 mod d5_lies_about_host_memory;
 mod d5_pinned_order;
-mod faults;
-mod r10_adopt;
 mod r9_pinned_views;

@@ -11,7 +11,6 @@ mod r3_strict_refuses_before_anything_is_enqueued;
 mod r4_nothing_to_do_is_nothing_done;
 mod r5_a_failed_launch_is_recorded;
 mod r6_strict_rejects_permissive_counts;
-mod r7_dropped_without_finish;
 mod r8_timeouts;
 mod r9_views;
 mod r_launches_on_many_streams;

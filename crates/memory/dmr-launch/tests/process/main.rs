@@ -1,7 +1,13 @@
 //! The tests of the crate whose process forks, exits, starts itself again or counts for itself.
 
+use std::sync::Mutex;
+
 #[path = "../spy/mod.rs"]
 mod spy;
 
 mod no_host_allocation;
+mod r7_dropped_without_finish;
 mod r7_tracing_events;
+
+/// Held by each test that drops unfinished launches: the counter is the process's.
+static ALONE: Mutex<()> = Mutex::new(());

@@ -64,6 +64,7 @@ fn drop_unlaunched(ctx: &Context) {
 /// One test, because the subscriber is the process's.
 #[test]
 fn a_launch_that_is_dropped_without_a_commit_is_reported_with_its_stream_and_uses() {
+    let _alone = crate::ALONE.lock();
     let events = Events::default();
     tracing::subscriber::set_global_default(events.clone()).unwrap();
     let ctx = Context::tracking();

@@ -6,6 +6,7 @@ use dmr_testkit::Rig;
 
 #[test]
 fn an_ordinal_out_of_range_says_how_many_devices_there_are() {
+    let _alone = crate::ALONE.lock();
     let rig = Rig::new();
     let count = device_count().unwrap();
     assert!(rig.ordinal() < count);

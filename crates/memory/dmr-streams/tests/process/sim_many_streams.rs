@@ -86,6 +86,7 @@ fn read(
 
 #[test]
 fn two_streams_that_collide_cost_a_wait_and_never_leave_one_out() {
+    let _alone = crate::ALONE.lock();
     let rig = rig(40);
     let resource = tracked(&rig);
     let leases: Vec<_> = (0..40).map(|_| rig.stream()).collect();
@@ -123,6 +124,7 @@ fn two_streams_that_collide_cost_a_wait_and_never_leave_one_out() {
 
 #[test]
 fn a_pool_for_thousands_of_streams_takes_no_more_memory_for_each_stream_and_event() {
+    let _alone = crate::ALONE.lock();
     const STREAMS: usize = 4_000;
     const EVENTS: usize = 64;
     // Two streams are made: what the simulator remembers grows with them, and is not counted.

@@ -9,4 +9,5 @@ mod shared_budget;
 mod sim_d4_forks_under_load;
 mod sim_d6_at_exit;
 mod sim_d8_at_exit;
+mod sim_d9_growing_buffers;
 mod sim_no_host_allocation;

@@ -12,7 +12,6 @@ mod d1_try_get;
 mod d2_every_call_held;
 mod d4_lost_by_a_kernel;
 mod d4_lost_device;
-mod d9_growing_buffers;
 mod every_order_is_needed;
 mod pool_over_pages_or_blocks;
 mod r10_giving_away;

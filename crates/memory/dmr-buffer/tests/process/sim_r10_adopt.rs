@@ -114,6 +114,7 @@ fn a_use_that_is_prepared_while_a_slice_is_given_back_is_refused() {
 
 #[test]
 fn no_driver_call_that_fails_loses_a_slice_or_its_order() {
+    let _alone = crate::ALONE.lock();
     let prepare = |rig: &Rig| {
         let own = rig.device().context().new_stream().unwrap();
         let slice = own.clone_htod(&[1u8; LEN]).unwrap();

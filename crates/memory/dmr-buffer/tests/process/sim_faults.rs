@@ -13,6 +13,7 @@ fn insist<T>(mut call: impl FnMut() -> Result<T, BufferError>) -> T {
 
 #[test]
 fn no_driver_call_that_fails_loses_memory_or_data() {
+    let _alone = crate::ALONE.lock();
     let failed = for_each_driver_call(999, Context::direct, |rig, ctx| {
         let home = ctx.home();
         let x = insist(|| DeviceBuffer::from_host(&ctx, home, &[1u32, 2, 3]));
@@ -37,6 +38,7 @@ fn no_driver_call_that_fails_loses_memory_or_data() {
 
 #[test]
 fn no_driver_call_that_fails_loses_pinned_memory() {
+    let _alone = crate::ALONE.lock();
     let prepare = |rig: &Rig| (Context::tracked(rig), [rig.stream(), rig.stream()]);
     let failed = for_each_driver_call(999, prepare, |rig, (ctx, [a, b])| {
         let mut up = insist(|| PinnedBuffer::from_slice(&ctx, &a, &[1u32, 2, 3]));

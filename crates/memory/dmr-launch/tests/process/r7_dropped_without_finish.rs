@@ -13,11 +13,11 @@ fn recorder(ctx: &Context) -> LaunchRecorder {
     recorder
 }
 
-/// One test, because the counter is the process's.
 #[test]
 fn a_launch_that_is_not_committed_is_recorded_and_counted() {
+    let _alone = crate::ALONE.lock();
     let ctx = Context::tracking();
-    let mut count = 0;
+    let mut count = unfinished_launches();
     let mut counted = |new| {
         count += new;
         assert_eq!(unfinished_launches(), count);

@@ -135,12 +135,14 @@ fn scene_with_buffers(rigs: &[Rig; 2]) -> (Scene, [DeviceBuffer<u8>; 2]) {
 
 #[test]
 fn no_driver_call_that_fails_leaves_a_copy_unprotected_or_a_window_open() {
+    let _alone = crate::ALONE.lock();
     let failed = for_each_driver_call_of_two(999, scene_with_buffers, survive);
     assert!(failed >= 40, "{failed} calls were failed");
 }
 
 #[test]
 fn no_step_of_a_copy_that_fails_twice_leaves_it_unprotected_or_a_window_open() {
+    let _alone = crate::ALONE.lock();
     let calls = play(None).0;
     let steps = [WAIT, RECORD, "cuMemcpyPeerAsync", "cuEventCreate"];
     for (call, n) in
