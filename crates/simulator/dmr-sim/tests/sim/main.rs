@@ -3,7 +3,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod any_call;
 mod call_stacks;
 mod capacity;
 mod capture;

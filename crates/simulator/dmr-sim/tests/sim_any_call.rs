@@ -1,13 +1,15 @@
 //! Random calls with random arguments, valid and not: an error code or a report, never a crash.
 #![allow(unsafe_code)] // the driver is called directly, with wrong arguments on purpose
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_void};
 
-use crate::support::gpu::{self, Gpu};
-use crate::support::rng::Rng;
-use crate::support::virtual_memory::{PAGE, mapped, reserve};
 use dmr_sim::{Footprint, Policy, Universe};
+use support::gpu::{self, Gpu};
+use support::rng::Rng;
+use support::virtual_memory::{PAGE, mapped, reserve};
 
 /// Every function with arguments that can be wrong, and their kinds: see [`Holdings::argument`].
 const CALLS: &[(&CStr, &str)] = &[
