@@ -2,7 +2,6 @@
 
 mod conformance_pinned;
 mod d8_futures;
-mod d8_ten_thousand_futures;
 mod device_properties;
 mod ops_patterns;
 mod s1_capacity;

@@ -19,6 +19,7 @@ fn threads() -> usize {
 
 #[test]
 fn ten_thousand_futures_at_once_take_one_thread_and_no_stream() {
+    let _alone = crate::ALONE.lock();
     let rig = Rig::new();
     let streams: Vec<_> = (0..STREAMS).map(|_| rig.stream()).collect();
     let threads_at_first = threads();
