@@ -357,7 +357,7 @@ fn run(seed: u64, policy: Policy, calls: usize, codes: &mut BTreeMap<(usize, i32
     let mut held = Holdings {
         handles,
         addresses: vec![0, 1, u64::MAX, 1 << 44, 1 << 45, (1 << 44) + 4096, range, page],
-        devices: vec![gpu.device, gpu.device + 1, -1, i32::MAX, i32::MIN],
+        devices: vec![gpu.device, universe.ordinal(1) as i32, -1, i32::MAX, i32::MIN],
         out: Box::new([0; 64]),
         host: vec![0; HOST],
         module: CString::new(format!(
