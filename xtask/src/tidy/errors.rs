@@ -27,7 +27,7 @@ pub(super) fn violations(tree: &Tree) -> Vec<Violation> {
 
 /// Returns whether the file is of the facade, or of a crate that it depends on.
 fn is_of_the_library(tree: &Tree, path: &str) -> bool {
-    let name = path.split('/').nth(1).unwrap_or_default();
+    let name = path.split('/').nth(2).unwrap_or_default();
     let manifest = tree.text(FACADE).unwrap_or_default();
     let dependencies = manifest.split("[dev-dependencies]").next().unwrap_or_default();
     name == "dmr" || dependencies.lines().any(|line| line.split([' ', '.']).next() == Some(name))

@@ -177,7 +177,10 @@ mod tests {
     fn pages_that_agree_with_the_repository_are_fine() {
         let found = messages([
             ("README.md", "[contract](docs/src/contract.md#t), [x](https://example.org/y.md)\n"),
-            ("crates/memory/dmr/README.md", "up: [licence](../../LICENSE-MIT), `crates/*/tests`\n"),
+            (
+                "crates/memory/dmr/README.md",
+                "up: [licence](../../../LICENSE-MIT), `crates/*/tests`\n",
+            ),
             ("crates/memory/dmr/src/lib.rs", "std::env::var(\"DMR_DRIVER\")"),
             ("LICENSE-MIT", "MIT\n"),
             ("docs/src/SUMMARY.md", "- [Contract](contract.md)\n- [E](guide/environment.md)\n"),
