@@ -1,14 +1,17 @@
 //! `cargo xtask graph`: the allowed dependencies between the crates.
 //!
-//! A crate that is not in the table, and an entry without a crate, are violations too: a new crate
-//! needs an entry.
+//! The folder of a crate is its kind: `crates/memory`, `crates/simulator` or `crates/tools`. Memory
+//! and simulator do not depend on each other, nor on tools, except in their tests: a user of one
+//! builds nothing of the other. Within these two, a table has the layers: each crate has a row,
+//! and each permission in it is used. Tools may depend on every crate and have no row.
 
-use std::collections::BTreeSet;
+use std::fmt;
+use std::path::Path;
 
 use crate::failure::{Failure, Violation, none_of};
-use crate::workspace::{Dependency, Kind, Package, Workspace};
+use crate::workspace::{Dependency, DependencyKind, Package, Workspace};
 
-/// For each crate, the crates of this workspace that it may depend on.
+/// For each crate of memory and simulator, the crates of its kind that it depends on.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-core", &[]),
     ("dmr-adaptors", &["dmr-core", "dmr-shared-limit"]),
@@ -17,7 +20,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-sim", &["dmr-ptx"]),
     ("dmr-sim-boot", &["dmr-sim"]),
     ("dmr-sim-library", &["dmr-sim"]),
-    ("dmr-sim-blas", &["dmr-sim"]),
+    ("dmr-sim-blas", &[]),
     ("dmr-streams", &["dmr-core", "dmr-nvtx"]),
     ("dmr-cuda-async", &["dmr-core", "dmr-streams"]),
     ("dmr-cuda-direct", &["dmr-core", "dmr-streams"]),
@@ -43,80 +46,58 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "dmr-shared-limit",
             "dmr-spill",
             "dmr-streams",
-            "dmr-trace",
         ],
     ),
-    ("dmr-cli", &["dmr", "dmr-core", "dmr-cuda-direct", "dmr-sim", "dmr-streams", "dmr-trace"]),
-    ("dmr-testkit", &["dmr-core", "dmr-sim", "dmr-streams"]),
-    ("dmr-guide", &["dmr", "dmr-adaptors", "dmr-core", "dmr-sim", "dmr-testkit"]),
-    (
-        "dmr-bench",
-        &[
-            "dmr-adaptors",
-            "dmr-core",
-            "dmr-cuda-async",
-            "dmr-cuda-direct",
-            "dmr-cuda-virtual",
-            "dmr-launch",
-            "dmr-pool",
-            "dmr-sim",
-            "dmr-streams",
-            "dmr-testkit",
-            "dmr-trace",
-        ],
-    ),
-    (
-        "dmr-programs",
-        &[
-            "dmr-adaptors",
-            "dmr-buffer",
-            "dmr-core",
-            "dmr-cuda-async",
-            "dmr-cuda-direct",
-            "dmr-cuda-virtual",
-            "dmr-pool",
-            "dmr-sim",
-            "dmr-streams",
-            "dmr-testkit",
-        ],
-    ),
-    (
-        "dmr-sanitize",
-        &[
-            "dmr-adaptors",
-            "dmr-buffer",
-            "dmr-core",
-            "dmr-cuda-async",
-            "dmr-cuda-direct",
-            "dmr-cuda-virtual",
-            "dmr-launch",
-            "dmr-nvtx",
-            "dmr-pool",
-            "dmr-sim",
-            "dmr-streams",
-        ],
-    ),
-    ("dmr-inference", &["dmr", "dmr-sim"]),
-    ("dmr-ptx-compare", &["dmr-sim", "dmr-testkit"]),
-    ("xtask", &[]),
 ];
 
 const SIMULATOR: &str = "dmr-sim";
 
-/// The crates that may enable the simulator by default: programs, and those that only start it.
-/// Another library that does so would put a simulated driver into other people's programs.
-const MAY_ENABLE_SIMULATOR: &[&str] = &[
-    "dmr-bench",
-    "dmr-cli",
-    "dmr-guide",
-    "dmr-inference",
-    "dmr-programs",
-    "dmr-ptx-compare",
-    "dmr-sanitize",
-    "dmr-sim-boot",
-    "dmr-sim-library",
-    "dmr-testkit",
-];
+/// The kind of a crate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CrateKind {
+    Memory,
+    Simulator,
+    Tools,
+    /// This program, which depends on no other crate: it runs when they do not compile.
+    Xtask,
+}
+
+impl CrateKind {
+    const IN_FOLDERS: [Self; 3] = [Self::Memory, Self::Simulator, Self::Tools];
+
+    /// Returns the kind that the folder of a crate says; `None` for a crate in another place.
+    fn of(package: &Package) -> Option<Self> {
+        let manifest = Path::new(&package.manifest_path);
+        if manifest.ends_with("xtask/Cargo.toml") {
+            return Some(Self::Xtask);
+        }
+        Self::IN_FOLDERS
+            .into_iter()
+            .find(|kind| manifest.ends_with(format!("{kind}/{}/Cargo.toml", package.name)))
+    }
+
+    /// Returns whether the crates of this kind have a row in the table.
+    fn has_rows(self) -> bool {
+        matches!(self, Self::Memory | Self::Simulator)
+    }
+
+    /// Returns whether a crate of this kind may depend on one of the other kind.
+    fn may_use(self, other: Self) -> bool {
+        other != Self::Xtask && (self == other || self == Self::Tools)
+    }
+}
+
+/// The folder.
+impl fmt::Display for CrateKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Memory => "crates/memory",
+            Self::Simulator => "crates/simulator",
+            Self::Tools => "crates/tools",
+            Self::Xtask => "xtask",
+        })
+    }
+}
 
 /// Checks the graph.
 pub(crate) fn run() -> Result<(), Failure> {
@@ -125,86 +106,80 @@ pub(crate) fn run() -> Result<(), Failure> {
 
 fn violations(workspace: &Workspace) -> Vec<Violation> {
     let mut found = Vec::new();
+    let has_row = |package: &&Package| CrateKind::of(package).is_some_and(CrateKind::has_rows);
     for (name, _) in MAY_DEPEND_ON {
-        if workspace.package(name).is_none() {
-            found.push(Violation::of(name, "in the table of xtask's graph, but no such crate"));
+        if workspace.package(name).filter(has_row).is_none() {
+            let message = "in the table of xtask's graph, but no crate of memory or simulator";
+            found.push(Violation::of(name, message));
         }
     }
     for package in &workspace.packages {
-        let Some((_, allowed)) = MAY_DEPEND_ON.iter().find(|(name, _)| *name == package.name)
-        else {
-            let message = "not in the table of xtask's graph: decide what it may depend on";
+        let Some(kind) = CrateKind::of(package) else {
+            let message = "in none of crates/memory, crates/simulator and crates/tools, in a folder \
+                           of its name";
             found.push(Violation::of(&package.name, message));
             continue;
         };
         for dependency in &package.dependencies {
-            if workspace.package(&dependency.name).is_some() {
-                check_dependency(package, dependency, allowed, &mut found);
+            if let Some(other) = workspace.package(&dependency.name) {
+                let message = match dependency.kind {
+                    DependencyKind::Dev => refuse_in_tests(package, kind, dependency),
+                    _ => refuse(kind, other),
+                };
+                found.extend(message.map(|message| Violation::of(&package.name, message)));
             }
         }
-        if !MAY_ENABLE_SIMULATOR.contains(&package.name.as_str()) && enables_simulator(package) {
-            let message = format!("{SIMULATOR} is always there or on by default: make it opt-in");
-            found.push(Violation::of(&package.name, message));
+        if kind.has_rows() {
+            check_row(workspace, package, &mut found);
         }
     }
     found
 }
 
-fn check_dependency(
-    package: &Package,
-    dependency: &Dependency,
-    allowed: &[&str],
-    found: &mut Vec<Violation>,
-) {
-    let name = dependency.name.as_str();
-    let message = match dependency.kind {
-        Kind::Normal | Kind::Build if !allowed.contains(&name) => {
-            format!("depends on {name}: a layer that it must not use")
-        }
-        // A simulator that knew the library would come with a second copy of it in the library's
-        // tests.
-        Kind::Dev if package.name == SIMULATOR => {
-            format!("dev-depends on {name}: the simulator uses no other crate")
-        }
-        // With a version, packaging would look in the registry for a crate that is not there.
-        Kind::Dev if !allowed.contains(&name) && dependency.req != "*" => {
-            format!("dev-depends on {name} {}: give a path and no version", dependency.req)
-        }
-        _ => return,
+/// Returns why a crate of this kind must not depend on the other one.
+fn refuse(kind: CrateKind, other: &Package) -> Option<String> {
+    let of = CrateKind::of(other)?;
+    let name = &other.name;
+    (!kind.may_use(of)).then(|| format!("depends on {name}: {kind} must not depend on {of}"))
+}
+
+/// Returns why the tests of a crate must not depend on another one.
+fn refuse_in_tests(package: &Package, kind: CrateKind, on: &Dependency) -> Option<String> {
+    let name = &on.name;
+    // A simulator that depended on the library would come with a second copy of it in the
+    // library's tests.
+    if package.name == SIMULATOR || kind == CrateKind::Xtask {
+        return Some(format!("dev-depends on {name}: its tests use no other crate"));
+    }
+    // With a version, packaging would look in the registry for a crate that is not there.
+    let has_version = on.req != "*" && package.is_published();
+    let needs_it = |it: &Dependency| it.name == *name && it.kind != DependencyKind::Dev;
+    (has_version && !package.dependencies.iter().any(needs_it))
+        .then(|| format!("dev-depends on {name} {}: give a path and no version", on.req))
+}
+
+/// Compares the dependencies of a crate on others of its kind with its row.
+fn check_row(workspace: &Workspace, package: &Package, found: &mut Vec<Violation>) {
+    let name = &package.name;
+    let Some((_, row)) = MAY_DEPEND_ON.iter().find(|(of, _)| of == name) else {
+        let message = "not in the table of xtask's graph: decide what it may depend on";
+        found.push(Violation::of(name, message));
+        return;
     };
-    found.push(Violation::of(&package.name, message));
-}
-
-/// Returns whether the crate has the simulator with its default features.
-fn enables_simulator(package: &Package) -> bool {
-    let mut simulators = package
-        .dependencies
-        .iter()
-        .filter(|dependency| dependency.name == SIMULATOR && dependency.kind != Kind::Dev)
-        .peekable();
-    if simulators.peek().is_none() {
-        return false;
+    let kind = CrateKind::of(package);
+    let is_layer = |it: &&Dependency| {
+        let other = workspace.package(&it.name);
+        it.kind != DependencyKind::Dev && other.is_some_and(|other| CrateKind::of(other) == kind)
+    };
+    let used: Vec<_> = package.dependencies.iter().filter(is_layer).map(|it| &*it.name).collect();
+    for layer in used.iter().filter(|layer| !row.contains(layer)) {
+        found
+            .push(Violation::of(name, format!("depends on {layer}: a layer that it must not use")));
     }
-    if simulators.any(|dependency| !dependency.optional) {
-        return true;
+    for unused in row.iter().filter(|layer| !used.contains(layer)) {
+        let message = format!("may depend on {unused}, and does not: take it out of its row");
+        found.push(Violation::of(name, message));
     }
-    let by_default = closure_of(package, "default");
-    by_default
-        .iter()
-        .any(|entry| entry.trim_start_matches("dep:").split('/').next() == Some(SIMULATOR))
-}
-
-/// Returns all entries that a feature enables, also through other features of the crate.
-fn closure_of<'a>(package: &'a Package, feature: &'a str) -> BTreeSet<&'a str> {
-    let mut reached = BTreeSet::new();
-    let mut waiting = vec![feature];
-    while let Some(entry) = waiting.pop() {
-        if reached.insert(entry) {
-            let enabled = package.features.get(entry);
-            waiting.extend(enabled.into_iter().flatten().map(String::as_str));
-        }
-    }
-    reached
 }
 
 #[cfg(test)]
@@ -214,20 +189,43 @@ mod tests {
     use super::*;
     use crate::workspace::example::{self, dependency};
 
-    fn package(name: &str, dependencies: &[Value], features: Value) -> Value {
+    fn package(folder: &str, name: &str, dependencies: &[Value]) -> Value {
         let mut package = example::package(name);
+        package["manifest_path"] = json!(format!("/r/{folder}/{name}/Cargo.toml"));
         package["dependencies"] = json!(dependencies);
-        package["features"] = features;
         package
     }
 
-    /// Returns the violations of a workspace with these crates, and an empty one for each other
-    /// entry.
+    fn memory(name: &str, dependencies: &[Value]) -> Value {
+        package("crates/memory", name, dependencies)
+    }
+
+    fn simulator(name: &str, dependencies: &[Value]) -> Value {
+        package("crates/simulator", name, dependencies)
+    }
+
+    fn tool(name: &str, dependencies: &[Value]) -> Value {
+        package("crates/tools", name, dependencies)
+    }
+
+    fn normal(name: &str) -> Value {
+        dependency(name, None, "^0.1.0")
+    }
+
+    fn dev(name: &str) -> Value {
+        dependency(name, Some("dev"), "*")
+    }
+
+    /// Returns the violations of a workspace with these crates, and for each other row a crate with
+    /// exactly its dependencies.
     fn messages(given: &[Value]) -> Vec<String> {
         let names: Vec<_> = given.iter().map(|package| &package["name"]).collect();
         let mut packages = given.to_vec();
-        let rest = MAY_DEPEND_ON.iter().filter(|(name, _)| !names.contains(&&json!(name)));
-        packages.extend(rest.map(|(name, _)| example::package(name)));
+        for (name, row) in MAY_DEPEND_ON.iter().filter(|(name, _)| !names.contains(&&json!(name))) {
+            let row: Vec<_> = row.iter().map(|layer| normal(layer)).collect();
+            let is_simulated = name.starts_with("dmr-sim") || name.starts_with("dmr-ptx");
+            packages.push(if is_simulated { simulator(name, &row) } else { memory(name, &row) });
+        }
         let found = violations(&example::workspace(&packages));
         found.into_iter().map(|v| format!("{}: {}", v.place, v.message)).collect()
     }
@@ -240,96 +238,145 @@ mod tests {
 
     #[test]
     fn the_layers_may_stand_on_each_other_and_test_with_the_simulator() {
-        let streams = package(
-            "dmr-streams",
-            &[
-                dependency("dmr-core", None, "^0.1.0", false),
-                dependency("cudarc", None, "^0.19", false),
-                dependency("dmr-sim", Some("dev"), "*", false),
-                dependency("dmr-testkit", Some("dev"), "*", false),
-            ],
-            json!({}),
-        );
-        let cli = package(
-            "dmr-cli",
-            &[dependency("dmr-sim", None, "^0.1.0", true)],
-            json!({ "default": ["sim"], "sim": ["dep:dmr-sim"] }),
-        );
-        assert_eq!(messages(&[streams, cli]), [""; 0]);
+        let needed = [normal("dmr-core"), normal("dmr-shared-limit")];
+        let tests = [dev("dmr-sim"), dev("dmr-testkit"), dev("dmr-pool"), dev("dmr-adaptors")];
+        let others = [dependency("cudarc", None, "^0.19")];
+        let adaptors = memory("dmr-adaptors", &[&needed[..], &tests, &others].concat());
+        let testkit = tool("dmr-testkit", &[normal("dmr-core"), normal("dmr-sim")]);
+        assert_eq!(messages(&[adaptors, testkit]), [""; 0]);
     }
 
     #[test]
     fn core_must_not_know_the_layers_above_it() {
-        let core =
-            package("dmr-core", &[dependency("dmr-streams", None, "^0.1", false)], json!({}));
-        assert_eq!(one(core), "dmr-core: depends on dmr-streams: a layer that it must not use");
+        let core = memory("dmr-core", &[normal("dmr-trace")]);
+        assert_eq!(one(core), "dmr-core: depends on dmr-trace: a layer that it must not use");
+        let boot = simulator("dmr-sim-boot", &[normal("dmr-sim"), normal("dmr-ptx")]);
+        assert!(one(boot).contains("depends on dmr-ptx: a layer that it must not use"));
     }
 
     #[test]
     fn a_build_dependency_counts_as_one() {
-        let of_build = dependency("dmr-trace", Some("build"), "^0.1", false);
-        let core = package("dmr-core", &[of_build], json!({}));
-        assert!(one(core).contains("depends on dmr-trace"));
-    }
-
-    #[test]
-    fn tests_may_use_other_crates_and_their_own_by_path_only() {
-        let streams = |req| {
-            let above = dependency("dmr-cuda-direct", Some("dev"), req, false);
-            package("dmr-streams", &[above], json!({}))
-        };
-        assert_eq!(messages(&[streams("*")]), [""; 0]);
-        assert!(one(streams("^0.1.0")).contains("give a path and no version"));
-        let itself = dependency("dmr-core", Some("dev"), "*", false);
-        assert_eq!(messages(&[package("dmr-core", &[itself], json!({}))]), [""; 0]);
-    }
-
-    #[test]
-    fn tests_may_use_what_the_crate_itself_may_with_a_version() {
-        let core = dependency("dmr-core", Some("dev"), "^0.1.0", false);
-        assert_eq!(messages(&[package("dmr-streams", &[core], json!({}))]), [""; 0]);
-    }
-
-    #[test]
-    fn the_simulator_depends_on_no_crate_of_the_library_not_even_in_its_tests() {
-        let core = dependency("dmr-core", Some("dev"), "*", false);
-        assert!(one(package("dmr-sim", &[core], json!({}))).contains("dev-depends on dmr-core"));
-        let testkit = dependency("dmr-testkit", Some("dev"), "*", false);
-        assert!(
-            one(package("dmr-sim", &[testkit], json!({}))).contains("dev-depends on dmr-testkit")
-        );
-    }
-
-    #[test]
-    fn a_dev_dependency_on_the_simulator_has_no_version() {
-        let sim = dependency("dmr-sim", Some("dev"), "^0.1.0", false);
-        let direct = package("dmr-cuda-direct", &[sim], json!({}));
-        assert!(one(direct).contains("give a path and no version"));
+        for (name, why) in [("dmr-trace", "must not use"), ("dmr-sim", "crates/simulator")] {
+            let of_build = dependency(name, Some("build"), "^0.1");
+            let found = one(memory("dmr-core", &[of_build]));
+            assert!(found.contains(&format!("depends on {name}")) && found.ends_with(why));
+        }
     }
 
     #[test]
     fn a_library_never_brings_the_simulator_by_default() {
-        let facade = |optional, features| {
-            package("dmr", &[dependency("dmr-sim", None, "^0.1.0", optional)], features)
+        let core = memory("dmr-core", &[normal("dmr-sim")]);
+        let never = "dmr-core: depends on dmr-sim: crates/memory must not depend on \
+                     crates/simulator";
+        assert_eq!(one(core), never);
+    }
+
+    #[test]
+    fn the_simulator_never_brings_the_library() {
+        let ptx = simulator("dmr-ptx", &[normal("dmr-core")]);
+        let other_way = "crates/simulator must not depend on crates/memory";
+        assert!(one(ptx).ends_with(other_way));
+    }
+
+    #[test]
+    fn only_tools_depend_on_tools() {
+        let tools = [
+            tool("dmr-testkit", &[normal("dmr-core"), normal("dmr-sim")]),
+            tool("dmr-bench", &[normal("dmr-testkit"), normal("dmr")]),
+        ];
+        assert_eq!(messages(&tools), [""; 0]);
+        for user in [
+            memory("dmr-core", &[normal("dmr-bench")]),
+            simulator("dmr-ptx", &[normal("dmr-bench")]),
+        ] {
+            let found = messages(&[tools[0].clone(), tools[1].clone(), user]);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].contains("must not depend on crates/tools"), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn the_gates_depend_on_no_crate_and_no_crate_on_them() {
+        let xtask = |dependencies: &[Value]| {
+            let mut xtask = package("", "xtask", dependencies);
+            xtask["manifest_path"] = json!("/r/xtask/Cargo.toml");
+            xtask
         };
-        let not_allowed = "dmr: depends on dmr-sim: a layer that it must not use";
-        let by_default = "dmr: dmr-sim is always there or on by default: make it opt-in";
-        let through_another =
-            json!({ "default": ["tests"], "tests": ["sim"], "sim": ["dep:dmr-sim"] });
-        let opt_in = json!({ "default": ["direct"], "sim": ["dep:dmr-sim"] });
-        assert_eq!(messages(&[facade(false, json!({}))]), [not_allowed, by_default]);
-        assert_eq!(messages(&[facade(true, through_another)]), [not_allowed, by_default]);
-        assert_eq!(messages(&[facade(true, opt_in)]), [not_allowed]);
+        assert_eq!(messages(&[xtask(&[])]), [""; 0]);
+        assert!(one(xtask(&[normal("dmr-core")])).contains("must not depend on crates/memory"));
+        assert!(one(xtask(&[dev("dmr-core")])).contains("its tests use no other crate"));
+        let found = messages(&[xtask(&[]), tool("dmr-bench", &[normal("xtask")])]);
+        assert_eq!(found, ["dmr-bench: depends on xtask: crates/tools must not depend on xtask"]);
+    }
+
+    #[test]
+    fn a_permission_that_no_manifest_uses_is_refused() {
+        let limit = memory("dmr-shared-limit", &[dev("dmr-core")]);
+        let unused =
+            "dmr-shared-limit: may depend on dmr-core, and does not: take it out of its row";
+        assert_eq!(one(limit), unused);
+    }
+
+    fn dev_with_version(name: &str) -> Value {
+        dependency(name, Some("dev"), "^0.1.0")
+    }
+
+    #[test]
+    fn tests_may_use_other_crates_and_their_own_by_path_only() {
+        let core = |on| memory("dmr-core", &[on]);
+        for name in ["dmr-pool", "dmr-core"] {
+            assert_eq!(messages(&[core(dev(name))]), [""; 0]);
+            assert!(one(core(dev_with_version(name))).contains("give a path and no version"));
+        }
+        let mut unpublished = core(dev_with_version("dmr-pool"));
+        unpublished["publish"] = json!([]);
+        assert_eq!(messages(&[unpublished]), [""; 0]);
+    }
+
+    #[test]
+    fn tests_may_use_what_the_crate_itself_may_with_a_version() {
+        let nvtx = memory("dmr-nvtx", &[normal("dmr-core"), dev_with_version("dmr-core")]);
+        assert_eq!(messages(&[nvtx]), [""; 0]);
+    }
+
+    #[test]
+    fn a_dev_dependency_on_the_simulator_has_no_version() {
+        let core = memory("dmr-core", &[dev_with_version("dmr-sim")]);
+        assert!(one(core).contains("give a path and no version"));
+    }
+
+    #[test]
+    fn the_simulator_depends_on_no_crate_of_the_library_not_even_in_its_tests() {
+        for name in ["dmr-core", "dmr-testkit", "dmr-ptx"] {
+            let tools = tool("dmr-testkit", &[]);
+            let found = messages(&[tools, simulator("dmr-sim", &[normal("dmr-ptx"), dev(name)])]);
+            assert_eq!(
+                found,
+                [format!("dmr-sim: dev-depends on {name}: its tests use no other crate")]
+            );
+        }
     }
 
     #[test]
     fn a_crate_without_an_entry_is_refused() {
-        assert!(one(package("dmr-new", &[], json!({}))).contains("decide what it may depend on"));
+        assert!(one(memory("dmr-new", &[])).contains("decide what it may depend on"));
+        assert!(one(simulator("dmr-new", &[])).contains("decide what it may depend on"));
+        assert_eq!(messages(&[tool("dmr-new", &[])]), [""; 0]);
+    }
+
+    #[test]
+    fn a_crate_in_another_place_is_refused() {
+        for folder in ["crates", "crates/other", "tools"] {
+            assert!(one(package(folder, "dmr-new", &[])).starts_with("dmr-new: in none of"));
+        }
+        let mut renamed = tool("dmr-new", &[]);
+        renamed["manifest_path"] = json!("/r/crates/tools/dmr-old/Cargo.toml");
+        assert!(one(renamed).contains("in a folder of its name"));
     }
 
     #[test]
     fn an_entry_without_a_crate_is_refused() {
-        let workspace = example::workspace(&[]);
-        assert_eq!(violations(&workspace).len(), MAY_DEPEND_ON.len());
+        assert_eq!(violations(&example::workspace(&[])).len(), MAY_DEPEND_ON.len());
+        assert!(one(tool("dmr-sim-boot", &[])).contains("but no crate of memory or simulator"));
     }
 }

@@ -48,17 +48,15 @@ pub(crate) struct Dependency {
     pub(crate) name: String,
     /// The kind of the dependency.
     #[serde(deserialize_with = "kind_or_normal")]
-    pub(crate) kind: Kind,
+    pub(crate) kind: DependencyKind,
     /// The accepted versions; `*` where none is named.
     pub(crate) req: String,
-    /// `true` if only a feature brings it.
-    pub(crate) optional: bool,
 }
 
 /// The kind of a dependency.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
+pub(crate) enum DependencyKind {
     /// The crate itself.
     Normal,
     /// Its build script.
@@ -90,8 +88,10 @@ impl Package {
 }
 
 /// Reads a kind. Cargo writes `null` for a normal dependency.
-fn kind_or_normal<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Kind, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or(Kind::Normal))
+fn kind_or_normal<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<DependencyKind, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(DependencyKind::Normal))
 }
 
 /// Workspaces in the format of `cargo metadata`, for the tests of the gates.
@@ -106,17 +106,17 @@ pub(crate) mod example {
         serde_json::from_value(workspace).expect("as cargo describes it")
     }
 
-    /// Makes a complete published crate in `crates/`, without dependencies and features.
+    /// Makes a complete published crate of memory, without dependencies and features.
     pub(crate) fn package(name: &str) -> Value {
         json!({
-            "name": name, "manifest_path": format!("crates/{name}/Cargo.toml"), "publish": null,
+            "name": name, "manifest_path": format!("crates/memory/{name}/Cargo.toml"), "publish": null,
             "dependencies": [], "features": {}, "description": "d",
             "license": "l", "rust_version": "1.88", "readme": "README.md", "keywords": ["k"],
             "categories": ["c"], "metadata": { "docs": { "rs": { "all-features": true } } },
         })
     }
 
-    pub(crate) fn dependency(name: &str, kind: Option<&str>, req: &str, optional: bool) -> Value {
-        json!({ "name": name, "kind": kind, "req": req, "optional": optional })
+    pub(crate) fn dependency(name: &str, kind: Option<&str>, req: &str) -> Value {
+        json!({ "name": name, "kind": kind, "req": req })
     }
 }

@@ -42,8 +42,7 @@ mod tests {
     fn messages(page: &str) -> Vec<String> {
         let mut a = example::package("a");
         let b = example::package("b");
-        a["dependencies"] =
-            json!([dependency("b", None, "^1", false), dependency("libc", None, "^1", false)]);
+        a["dependencies"] = json!([dependency("b", None, "^1"), dependency("libc", None, "^1")]);
         let found = violations(&Tree::from([(TABLE, page)]), &example::workspace(&[a, b]));
         found.into_iter().map(|violation| violation.message).collect()
     }

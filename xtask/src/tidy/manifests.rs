@@ -81,10 +81,10 @@ mod tests {
 
     fn good_tree() -> Tree {
         Tree::from([
-            ("crates/x/Cargo.toml", MANIFEST),
-            ("crates/x/README.md", "# x\n"),
-            ("crates/x/LICENSE-MIT", "MIT\n"),
-            ("crates/x/LICENSE-APACHE", "Apache\n"),
+            ("crates/memory/x/Cargo.toml", MANIFEST),
+            ("crates/memory/x/README.md", "# x\n"),
+            ("crates/memory/x/LICENSE-MIT", "MIT\n"),
+            ("crates/memory/x/LICENSE-APACHE", "Apache\n"),
         ])
     }
 
@@ -116,7 +116,10 @@ mod tests {
 
     #[test]
     fn each_missing_file_is_named() {
-        let tree = Tree::from([("crates/x/Cargo.toml", MANIFEST), ("crates/x/LICENSE-MIT", "")]);
+        let tree = Tree::from([
+            ("crates/memory/x/Cargo.toml", MANIFEST),
+            ("crates/memory/x/LICENSE-MIT", ""),
+        ]);
         let found = messages(&tree, example::package("x"));
         assert_eq!(found.len(), 3, "{found:?}");
     }
@@ -126,19 +129,20 @@ mod tests {
         let mut package = example::package("x");
         package["publish"] = json!([]);
         package["description"] = Value::Null;
-        let without_lints = Tree::from([("crates/x/Cargo.toml", "[package]\nname = \"x\"\n")]);
+        let without_lints =
+            Tree::from([("crates/memory/x/Cargo.toml", "[package]\nname = \"x\"\n")]);
         let found = messages(&without_lints, package);
-        assert_eq!(found, ["crates/x/Cargo.toml: add `[lints]` with `workspace = true`"]);
+        assert_eq!(found, ["crates/memory/x/Cargo.toml: add `[lints]` with `workspace = true`"]);
     }
 
     #[test]
     fn a_readme_that_became_a_manual_is_refused() {
         let long = "line\n".repeat(README_LINES + 1);
         let tree = Tree::from([
-            ("crates/x/Cargo.toml", MANIFEST),
-            ("crates/x/README.md", long.as_str()),
-            ("crates/x/LICENSE-MIT", "MIT\n"),
-            ("crates/x/LICENSE-APACHE", "Apache\n"),
+            ("crates/memory/x/Cargo.toml", MANIFEST),
+            ("crates/memory/x/README.md", long.as_str()),
+            ("crates/memory/x/LICENSE-MIT", "MIT\n"),
+            ("crates/memory/x/LICENSE-APACHE", "Apache\n"),
         ]);
         assert_eq!(messages(&tree, example::package("x")).len(), 1);
     }
