@@ -60,7 +60,10 @@ fn examples(page: &str) -> Vec<Example> {
                 fence = Some("code");
                 waits = true;
             }
-            (Some("text"), None) if waits => (fence, waits) = (Some("error"), false),
+            (Some("text"), None) if waits => {
+                fence = Some("error");
+                waits = false;
+            }
             (Some(_), None) => fence = Some("other"),
             (None, Some("code")) => {
                 examples.iter_mut().last().into_iter().for_each(|example| {

@@ -7,6 +7,7 @@ mod manifests;
 mod pages;
 mod promises;
 mod sources;
+mod style;
 mod tree;
 mod words;
 
@@ -25,6 +26,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     found.extend(dependencies::violations(&tree, &workspace));
     found.extend(pages::violations(&tree));
     found.extend(promises::violations(&tree));
+    found.extend(style::violations(&tree));
     found.extend(words::violations(&tree));
     none_of(found)
 }

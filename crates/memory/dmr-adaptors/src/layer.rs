@@ -30,7 +30,8 @@ pub trait ResourceLayer<R> {
 ///
 /// # let rig = dmr_testkit::Rig::new();
 /// # let backend = || dmr_cuda_direct::DirectCudaResource::new(Arc::clone(rig.streams()));
-/// # let (stream, tag) = (rig.streams().default_stream(), AllocTag::UNTAGGED);
+/// # let stream = rig.streams().default_stream();
+/// # let tag = AllocTag::UNTAGGED;
 /// # let ops = Arc::new(dmr_streams::PatternOps::new(Arc::clone(rig.streams()))?);
 /// let budget = BudgetLayer::new(1 << 20);
 /// let guard = DebugGuardLayer::new(ops);

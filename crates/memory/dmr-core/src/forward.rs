@@ -30,7 +30,8 @@
 ///     // `forward!(upstream(): ...)` calls a method `upstream` instead.
 ///     forward!(
 ///         upstream: deallocate, give_away, try_grow, is_retired, device_ordinal, stream_pool,
-///         bytes_outstanding, usage, try_reap, reap_pending, trim_to, allow_access, use_tracking, virtual_memory,
+///         bytes_outstanding, usage, try_reap, reap_pending, trim_to, allow_access, use_tracking,
+///         virtual_memory,
 ///     );
 /// }
 /// ```

@@ -194,7 +194,9 @@ impl Heap {
         if chunk.after != NONE {
             self.chunks[chunk.after as usize].before = rest;
         }
-        (self.chunks[id as usize].units, self.chunks[id as usize].after) = (units, rest);
+        let split = &mut self.chunks[id as usize];
+        split.units = units;
+        split.after = rest;
         self.insert_free(rest);
     }
 

@@ -206,9 +206,15 @@ fn a_copy_between_contexts_without_a_stream_is_serialised_with_all_work_of_these
     let device = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
     // SAFETY: plain data, but for the two types of memory zero is valid.
     unsafe {
-        ((*at).srcMemoryType, (*at).srcDevice, (*at).srcContext) = (device, source, first.context);
-        ((*at).dstMemoryType, (*at).dstDevice, (*at).dstContext) = (device, target, second.context);
-        ((*at).WidthInBytes, (*at).Height, (*at).Depth) = (64, 1, 1);
+        (*at).srcMemoryType = device;
+        (*at).srcDevice = source;
+        (*at).srcContext = first.context;
+        (*at).dstMemoryType = device;
+        (*at).dstDevice = target;
+        (*at).dstContext = second.context;
+        (*at).WidthInBytes = 64;
+        (*at).Height = 1;
+        (*at).Depth = 1;
     }
     // SAFETY: the description is of the two blocks.
     unsafe { sys::cuMemcpy3DPeer(at) }.result().unwrap();

@@ -43,16 +43,21 @@ impl Modifiers {
         for &modifier in modifiers {
             match modifier {
                 "global" => all.space = SpaceName::Global,
-                "const" => (all.space, all.kind) = (SpaceName::Const, AccessKind::Constant),
+                "const" => {
+                    all.space = SpaceName::Const;
+                    all.kind = AccessKind::Constant;
+                }
                 "shared" | "shared::cta" | "shared::cluster" => all.space = SpaceName::Shared,
                 "local" => all.space = SpaceName::Local,
                 "param" | "param::entry" | "param::func" => all.space = SpaceName::Param,
                 "nc" => all.kind = AccessKind::Constant,
                 "volatile" => all.kind = AccessKind::Volatile,
                 "relaxed" | "mmio" => all.is_ordered = true,
-                "acquire" => (all.is_ordered, all.acquires) = (true, true),
-                "release" => (all.is_ordered, all.releases) = (true, true),
-                "acq_rel" => (all.is_ordered, all.acquires, all.releases) = (true, true, true),
+                "acquire" | "release" | "acq_rel" => {
+                    all.is_ordered = true;
+                    all.acquires |= modifier != "release";
+                    all.releases |= modifier != "acquire";
+                }
                 "cta" => all.scope = Scope::Cta,
                 "cluster" => all.scope = Scope::Cluster,
                 "gpu" => all.scope = Scope::Gpu,
