@@ -40,6 +40,20 @@ impl Shape {
         Self { lines: 40, threads: false, disturbs: false, risks: false, forks: 0 };
 }
 
+/// A block that the program has allocated and not freed.
+#[derive(Clone, Copy)]
+struct LiveBlock {
+    name: u32,
+    bytes: usize,
+    is_part: bool,
+}
+
+impl LiveBlock {
+    fn whole(name: u32, bytes: usize) -> Self {
+        Self { name, bytes, is_part: false }
+    }
+}
+
 /// Draws the program of this number.
 #[must_use]
 pub fn program(number: u64, stack: Stack, policy: Policy, shape: Shape) -> Program {
@@ -56,7 +70,7 @@ pub fn program(number: u64, stack: Stack, policy: Policy, shape: Shape) -> Progr
         near: None,
         // Large blocks use up the slack of a pool. A guard without a pool checks each byte of them
         // in a kernel.
-        scale: if stack == Stack::GuardAsync { 1 } else { draw_config(seed).1 },
+        scale: if stack == Stack::GuardAsync { 1 } else { draw_config(seed).scale },
         fails: disturbs(&mut random, 6),
         adopts: disturbs(&mut random, 3),
         captures: disturbs(&mut random, 8),
@@ -88,9 +102,8 @@ struct Draw {
     fragments: bool,
     risks: bool,
     forks: bool,
-    /// The blocks that are allocated and not freed, if the allocation succeeds: number, bytes, is a
-    /// part.
-    blocks: Vec<(u32, usize, bool)>,
+    /// The blocks that are allocated and not freed, if the allocation succeeds.
+    blocks: Vec<LiveBlock>,
     windows: Vec<u32>,
     /// The last numbers of blocks and of windows.
     named: u32,
@@ -181,7 +194,7 @@ impl Draw {
         let streams = [*stream, *stream, self.stream(), self.stream()];
         let mut blocks: Vec<u32> = uses.iter().map(|used| used.block).take(2).collect();
         for _ in 0..2 {
-            blocks.push(self.random.pick(&self.blocks).0);
+            blocks.push(self.random.pick(&self.blocks).name);
         }
         let count = hold.lines + 1 + self.random.below(2) as usize;
         let thread = (line.thread + 1) % self.threads;
@@ -247,12 +260,12 @@ impl Draw {
         self.named - 1
     }
 
-    fn block(&mut self) -> Option<(u32, usize, bool)> {
+    fn block(&mut self) -> Option<LiveBlock> {
         if self.blocks.is_empty() {
             return None;
         }
-        let is_near = |(block, ..): &(u32, usize, bool)| {
-            self.near.as_ref().is_some_and(|near| near.blocks.contains(block))
+        let is_near = |block: &LiveBlock| {
+            self.near.as_ref().is_some_and(|near| near.blocks.contains(&block.name))
         };
         let near: Vec<_> = self.blocks.iter().copied().filter(is_near).collect();
         if !near.is_empty() && self.random.one_in(3) {
@@ -272,7 +285,7 @@ impl Draw {
         let bytes = ((class + jitter) * self.scale) as usize;
         let block = self.name();
         let stream = self.stream();
-        self.blocks.push((block, bytes, false));
+        self.blocks.push(LiveBlock::whole(block, bytes));
         let mut steps = vec![Step::Allocate { block, bytes, stream }];
         match self.random.below(8) {
             0..4 => steps.push(Step::Home { block, access: Access::Write }),
@@ -289,7 +302,7 @@ impl Draw {
         let stream = self.stream();
         let mut uses: Vec<Used> = Vec::new();
         for _ in 0..1 + self.random.below(3) {
-            let Some((block, bytes, _)) = self.block() else { continue };
+            let Some(LiveBlock { name: block, bytes, .. }) = self.block() else { continue };
             let part = self.part(bytes);
             if part.is_some() || uses.iter().all(|known| known.block != block) {
                 uses.push(Used { block, access: self.access(), part });
@@ -322,29 +335,29 @@ impl Draw {
     }
 
     fn copy(&mut self) -> Vec<Step> {
-        let (Some((from, ..)), Some((to, ..))) = (self.block(), self.block()) else {
-            return Vec::new();
-        };
+        let (Some(from), Some(to)) = (self.block(), self.block()) else { return Vec::new() };
+        let from = from.name;
+        let to = to.name;
         if from == to { Vec::new() } else { vec![Step::Copy { from, to, stream: self.stream() }] }
     }
 
     fn home(&mut self) -> Vec<Step> {
         let access = self.access();
-        self.block().map(|(block, ..)| Step::Home { block, access }).into_iter().collect()
+        self.block().map(|it| Step::Home { block: it.name, access }).into_iter().collect()
     }
 
     fn record(&mut self) -> Vec<Step> {
-        self.block().map(|(block, ..)| Step::Record { block }).into_iter().collect()
+        self.block().map(|it| Step::Record { block: it.name }).into_iter().collect()
     }
 
     fn grow(&mut self) -> Vec<Step> {
-        let Some((block, bytes, is_part)) = self.block() else { return Vec::new() };
+        let Some(LiveBlock { name, bytes, is_part }) = self.block() else { return Vec::new() };
         let is_large = bytes as u64 > MIB / 2 * self.scale;
         if is_large || (is_part && !self.risks) {
             return Vec::new();
         }
         let bytes = bytes + 4 * self.random.below(bytes as u64 / 2) as usize;
-        vec![Step::Grow { block, bytes }]
+        vec![Step::Grow { block: name, bytes }]
     }
 
     fn narrow(&mut self) -> Vec<Step> {
@@ -352,7 +365,7 @@ impl Draw {
             return Vec::new();
         }
         let at = self.random.below(self.blocks.len() as u64) as usize;
-        let (block, bytes, is_part) = &mut self.blocks[at];
+        let LiveBlock { name, bytes, is_part } = &mut self.blocks[at];
         if *is_part || *bytes < 1024 {
             return Vec::new();
         }
@@ -363,7 +376,7 @@ impl Draw {
         let end = end.min(*bytes);
         *bytes = end - start;
         *is_part = true;
-        vec![Step::Narrow { block: *block, start, end }]
+        vec![Step::Narrow { block: *name, start, end }]
     }
 
     fn free(&mut self) -> Vec<Step> {
@@ -371,7 +384,7 @@ impl Draw {
             return Vec::new();
         }
         let at = self.random.below(self.blocks.len() as u64) as usize;
-        let (block, _, is_part) = self.blocks.swap_remove(at);
+        let LiveBlock { name: block, is_part, .. } = self.blocks.swap_remove(at);
         if is_part && self.risks && self.random.one_in(4) {
             return vec![Step::FreePart { block }];
         }

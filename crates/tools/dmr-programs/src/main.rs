@@ -27,10 +27,27 @@ use dmr_sim::Policy;
 /// The maximum number of failures that are shrunk.
 const SHRUNK: usize = 8;
 
-/// Returns count, first number and threads, with a default for each that is missing.
-fn arguments(numbers: &[u64]) -> Option<(u64, u64, u64)> {
+/// The numbers of the command line.
+struct Arguments {
+    count: u64,
+    first: u64,
+    threads: u64,
+}
+
+/// The results of all threads.
+#[derive(Default)]
+struct Done {
+    counts: Counts,
+    known: BTreeMap<&'static str, u64>,
+    failures: usize,
+}
+
+/// Returns the arguments, with a default for each that is missing.
+fn arguments(numbers: &[u64]) -> Option<Arguments> {
     let number = |at: usize, default| numbers.get(at).copied().unwrap_or(default);
-    (numbers.len() <= 3).then(|| (number(0, 10_000), number(1, 0), number(2, 2)))
+    let arguments =
+        || Arguments { count: number(0, 10_000), first: number(1, 0), threads: number(2, 2) };
+    (numbers.len() <= 3).then(arguments)
 }
 
 fn main() -> ExitCode {
@@ -43,15 +60,16 @@ fn main() -> ExitCode {
         false => Shape::FULL,
     };
     let numbers: Result<Vec<u64>, _> = words.iter().map(|word| word.parse()).collect();
-    let Some((count, first, threads)) = numbers.ok().and_then(|numbers| arguments(&numbers)) else {
+    let Some(arguments) = numbers.ok().and_then(|numbers| arguments(&numbers)) else {
         eprintln!("usage: dmr-programs [--forks] [COUNT [FIRST [THREADS]]], each a number");
         return ExitCode::FAILURE;
     };
+    let Arguments { count, first, threads } = arguments;
     // A panic in a program is a failure of the program, and is printed with it.
     std::panic::set_hook(Box::new(|_| {}));
     let started = Instant::now();
     let next = AtomicU64::new(0);
-    let done = Mutex::new((Counts::default(), BTreeMap::new(), 0usize));
+    let done = Mutex::new(Done::default());
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
@@ -76,11 +94,11 @@ fn main() -> ExitCode {
                         let Err(failure) = runner.play(&program) else { continue };
                         let mut done = done.lock().expect("no panic under the lock");
                         if let Some(known) = known::classify(&program, &failure) {
-                            *done.1.entry(known.name).or_insert(0u64) += 1;
+                            *done.known.entry(known.name).or_default() += 1;
                             continue;
                         }
-                        done.2 += 1;
-                        let is_shrunk = done.2 <= SHRUNK;
+                        done.failures += 1;
+                        let is_shrunk = done.failures <= SHRUNK;
                         drop(done);
                         println!("program {number} on {stack}: {failure}");
                         if is_shrunk {
@@ -91,15 +109,15 @@ fn main() -> ExitCode {
                 }
                 let ended = runner.end();
                 let mut done = done.lock().expect("no panic under the lock");
-                done.0.add(&runner.counts);
+                done.counts.add(&runner.counts);
                 if let Err(failure) = ended {
-                    done.2 += 1;
+                    done.failures += 1;
                     println!("{failure}");
                 }
             });
         }
     });
-    let (counts, known, failures) = done.into_inner().expect("no panic under the lock");
+    let Done { counts, known, failures } = done.into_inner().expect("no panic under the lock");
     let seconds = started.elapsed().as_secs_f64();
     println!("{counts}");
     known.iter().for_each(|(name, count)| println!("{count:>12}  known failure: {name}"));

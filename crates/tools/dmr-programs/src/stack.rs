@@ -152,10 +152,19 @@ pub struct Wiring {
 /// The reason why a stack was not built.
 pub type BuildError = Box<dyn std::error::Error + Send + Sync>;
 
+/// A configuration of a pool that was drawn.
+#[derive(Debug)]
+pub struct DrawnConfig {
+    /// The configuration.
+    pub config: PoolConfig,
+    /// The factor of the sizes of blocks.
+    pub scale: u64,
+}
+
 /// Draws the configuration of a pool, and the size of its blocks. Pools are small enough to be full
 /// sometimes; with large blocks, the pool's slack is used up first.
 #[must_use]
-pub fn draw_config(seed: u64) -> (PoolConfig, u64) {
+pub fn draw_config(seed: u64) -> DrawnConfig {
     let mut random = Random::new(seed);
     let config = PoolConfig::fast().with_growth(2 * MIB);
     let (mut config, scale) = match random.below(4) {
@@ -171,7 +180,7 @@ pub fn draw_config(seed: u64) -> (PoolConfig, u64) {
     if random.one_in(4) {
         config = config.with_initial_size(2 * MIB);
     }
-    (config, scale)
+    DrawnConfig { config, scale }
 }
 
 /// Builds a stack on a rig; `seed` draws the configuration.
@@ -216,7 +225,7 @@ pub fn build(stack: Stack, rig: &Rig, seed: u64, wiring: &Wiring) -> Result<Buil
                 callback_that_allocates(Arc::clone(&of_callback), Arc::clone(&callbacks));
             let direct = DirectCudaResource::new(Arc::clone(streams));
             let upstream = ResourceBuilder::new(direct).layer(callback).build();
-            let (config, _) = draw_config(seed);
+            let config = draw_config(seed).config;
             let universe = rig.simulator().cloned();
             let watched = Watched::new(Box::new(upstream), universe);
             let pool = Arc::new(PoolResource::new(watched, Arc::clone(streams), config)?);
@@ -235,7 +244,7 @@ pub fn build(stack: Stack, rig: &Rig, seed: u64, wiring: &Wiring) -> Result<Buil
         }
         Stack::BudgetPool => {
             let inner = pool(stack, rig, seed, observer(rig, wiring))?;
-            let bytes = (1 + 2 * (seed % 2)) * MIB * draw_config(seed).1;
+            let bytes = (1 + 2 * (seed % 2)) * MIB * draw_config(seed).scale;
             layered(ResourceBuilder::new(inner).layer(BudgetLayer::new(bytes)).build_shared())
         }
         Stack::LogPool => {
@@ -292,7 +301,7 @@ fn pool(
         Stack::PoolAsync => Box::new(async_resource(rig)?),
         _ => Box::new(VirtualCudaResource::new(Arc::clone(&streams), VirtualConfig::new())?),
     };
-    let (mut config, _) = draw_config(seed);
+    let mut config = draw_config(seed).config;
     if stack.has_pages() {
         config = config.with_page_size(2 * MIB);
     }

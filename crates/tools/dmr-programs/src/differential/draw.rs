@@ -97,7 +97,8 @@ pub fn draw(number: u64, delays: Delays) -> Differential {
         let handover = Handover {
             hazard,
             omission,
-            streams: (home as usize, other as usize),
+            home: home as usize,
+            other: other as usize,
             bytes: random.pick(&BYTES),
             delay: random.pick(&LATE),
             pattern: random.next_u64() as u32,

@@ -2,7 +2,7 @@
 
 use dmr_core::Access;
 
-use super::Draw;
+use super::{Draw, LiveBlock};
 use crate::calls;
 use crate::program::{CaptureMode, Line, Step, Used};
 use crate::stack::Stack;
@@ -107,7 +107,7 @@ impl Draw {
         let stream = script.draw.random.pick(&[home, other]);
         script.held("cuStreamIsCapturing", 1, 1, Step::Launch { stream, uses });
         script.other(Step::Free { block });
-        script.draw.blocks.retain(|(held, ..)| *held != block);
+        script.draw.blocks.retain(|held| held.name != block);
         script.done()
     }
 
@@ -275,7 +275,7 @@ impl Draw {
         script.launch(other, &[(block, Access::Write)]);
         script.step(Step::Capture { mode });
         script.step(Step::Free { block });
-        script.draw.blocks.retain(|(held, ..)| *held != block);
+        script.draw.blocks.retain(|held| held.name != block);
         for _ in 0..2 + script.draw.random.below(2) {
             let step = match script.draw.random.below(4) {
                 0 => Step::Reap,
@@ -350,7 +350,7 @@ impl Draw {
         let block = script.allocate_bytes(home, bytes);
         script.launch(other, &[(block, Access::Write)]);
         script.step(Step::Free { block });
-        script.draw.blocks.retain(|(held, ..)| *held != block);
+        script.draw.blocks.retain(|held| held.name != block);
         script.step(Step::ReapPending);
         script.step(Step::Trim { keep: 0 });
         script.done()
@@ -378,7 +378,7 @@ impl Draw {
         } else {
             script.step(Step::Trim { keep: 0 });
             script.held(call, 1, lines, allocate);
-            script.draw.blocks.push((block, bytes, false));
+            script.draw.blocks.push(LiveBlock::whole(block, bytes));
         }
         for _ in 0..lines {
             let stream = script.draw.random.pick(&[home, other]);

@@ -3,7 +3,7 @@
 
 use dmr_core::Access;
 
-use super::Draw;
+use super::{Draw, LiveBlock};
 use crate::program::{Call, Fail, Hold, Line, Step, Used};
 
 impl Draw {
@@ -83,7 +83,7 @@ impl Script<'_> {
 
     pub(super) fn allocate_bytes(&mut self, stream: usize, bytes: usize) -> u32 {
         let block = self.draw.name();
-        self.draw.blocks.push((block, bytes, false));
+        self.draw.blocks.push(LiveBlock::whole(block, bytes));
         self.step(Step::Allocate { block, bytes, stream });
         block
     }
@@ -91,7 +91,7 @@ impl Script<'_> {
     pub(super) fn new_block(&mut self, stream: usize) -> Step {
         let block = self.draw.name();
         let bytes = 4096 * self.draw.scale as usize;
-        self.draw.blocks.push((block, bytes, false));
+        self.draw.blocks.push(LiveBlock::whole(block, bytes));
         Step::Allocate { block, bytes, stream }
     }
 
@@ -104,7 +104,7 @@ impl Script<'_> {
 
     pub(super) fn maybe_free(&mut self, block: u32) {
         if self.draw.random.one_in(3) {
-            self.draw.blocks.retain(|(held, ..)| *held != block);
+            self.draw.blocks.retain(|held| held.name != block);
             self.step(Step::Free { block });
         }
     }
@@ -133,7 +133,7 @@ impl Script<'_> {
             0 | 1 => Step::Launch { stream, uses: vec![Used::whole(block, access)] },
             2 => self.new_block(stream),
             3 => {
-                self.draw.blocks.retain(|(held, ..)| *held != block);
+                self.draw.blocks.retain(|held| held.name != block);
                 Step::Free { block }
             }
             4 => Step::Home { block, access },

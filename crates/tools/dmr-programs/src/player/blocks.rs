@@ -1,4 +1,10 @@
 //! Steps about blocks: allocate, grow, narrow, free.
+//!
+//! A call of the library is made without the lock of the model, because it may be held in the
+//! driver while other threads go on. So the model changes before a call that ends the program's
+//! right to memory, and after one that gives it: at no time does the simulator permit more than the
+//! contract does. What a call returns is compared exactly only if no other call on the block ran
+//! meanwhile (`Facts::churn`).
 
 use dmr_core::{Access, AllocTag, BlockState, ByteRange, DeviceMemoryResource, ResourceError};
 
@@ -187,6 +193,8 @@ impl Player {
         played
     }
 
+    /// Frees a block. If the program has narrowed it, the whole is restored and freed; without
+    /// `restores` the part itself is passed to the library, which must refuse it.
     pub(super) fn free(&self, at: usize, name: u32, restores: bool) -> Played {
         let mut state = self.state();
         if !restores && state.blocks.get(&name).is_none_or(|held| held.whole.is_none()) {
@@ -222,6 +230,7 @@ impl Player {
         facts.is_deallocated = true;
         facts.enter();
         let is_open = !facts.windows.is_empty();
+        // An open window may still submit work with the block: its end reports the block freed.
         if !is_open {
             self.report_freed(facts);
         }
@@ -241,6 +250,9 @@ impl Player {
             retires: None,
         };
         self.touches(at, footprint);
+        // The call is not under the lock: it may be held, and other threads overtake it. Only if it
+        // was alone with the block from beginning to end must the block be in the state that the
+        // contract names.
         let freed = self.library(at, || self.built.resource.deallocate(block))?;
         let mut state = self.state();
         let facts = state.fact(generation);
@@ -249,6 +261,7 @@ impl Player {
         let now = match freed {
             Ok(now) => now,
             Err(refused) => {
+                // A refused free returns the block, so the program may use it again.
                 facts.is_deallocated = false;
                 if !facts.is_reported {
                     self.report_allocated(facts);
@@ -269,7 +282,7 @@ impl Player {
             let text = "a part was deallocated instead of its whole";
             return Err(Failure::new(FailureKind::WrongState, at, text));
         }
-        state.forget(generation);
+        state.remove_if_over(generation);
         drop(state);
         if !is_open && home.is_some() && self.built.refuses_captured_frees() {
             self.refused_by_capture(at, home_slot, "deallocate")?;

@@ -3,6 +3,7 @@
 use cudarc::driver::result;
 use dmr_core::Access;
 
+use super::content::Filled;
 use super::state::{Use, slot_of};
 use super::{Played, Player};
 use crate::conflicts::Conflict;
@@ -23,9 +24,9 @@ impl Player {
         };
         let captures = state.captures.contains_key(&slot_of(&lease));
         let source = state.fact(from.generation()).content.first().filter(|_| !captures);
-        let count = |bytes: usize| bytes.min(to.bytes()) / 4 * 4;
-        if let Some((pattern, bytes)) = source.filter(|(_, bytes)| count(*bytes) > 0) {
-            let bytes = count(bytes);
+        let count = |filled: &Filled| filled.bytes.len().min(to.bytes()) / 4 * 4;
+        if let Some(source) = source.filter(|it| count(it) > 0) {
+            let bytes = count(&source);
             // SAFETY: both blocks have that many bytes, and their windows are open on the stream.
             let copied = unsafe {
                 result::memcpy_dtod_async(to.ptr(), from.ptr(), bytes, lease.stream().cu_stream())
@@ -33,7 +34,7 @@ impl Player {
             if let Err(error) = copied {
                 return Err(Failure::new(FailureKind::UnexpectedError, at, error));
             }
-            state.fact(to.generation()).content.write(0..bytes, pattern);
+            state.fact(to.generation()).content.write(0..bytes, source.pattern);
             state.counts.count(Conflict::CopyBetweenBlocks);
             self.submitted(&mut state, &lease, from);
             self.submitted(&mut state, &lease, to);

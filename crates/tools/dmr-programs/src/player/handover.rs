@@ -76,8 +76,10 @@ pub struct Handover {
     pub hazard: Hazard,
     /// The wrong declaration; `None`: all are correct.
     pub omission: Option<Omission>,
-    /// The block's home stream, and the other one.
-    pub streams: (usize, usize),
+    /// The block's home stream.
+    pub home: usize,
+    /// The stream that uses the block before or after its home stream.
+    pub other: usize,
     /// Bytes of the block.
     pub bytes: usize,
     /// The delay of the first use, in nanoseconds.
@@ -92,6 +94,12 @@ pub struct HandedOver {
     /// `true` if the second block of a handover has the memory of the first, and where there is
     /// one block only.
     pub same_memory: bool,
+}
+
+/// The last block of a handover.
+struct Reused {
+    block: DeviceBlock,
+    same_memory: bool,
 }
 
 impl Player {
@@ -127,11 +135,12 @@ impl Player {
     /// Plays a handover after line `at`. Returns `None` if there is too little memory, or if
     /// two streams of the program are the same.
     pub(crate) fn hand_over(&self, at: usize, handover: &Handover) -> Played<Option<HandedOver>> {
-        let (home, other) = {
-            let state = self.state();
-            (state.lease(handover.streams.0), state.lease(handover.streams.1))
+        let state = self.state();
+        let (Some(home), Some(other)) = (state.lease(handover.home), state.lease(handover.other))
+        else {
+            return Ok(None);
         };
-        let (Some(home), Some(other)) = (home, other) else { return Ok(None) };
+        drop(state);
         if slot_of(&home) == slot_of(&other) {
             return Ok(None);
         }
@@ -139,52 +148,52 @@ impl Player {
         let scene = Scene { player: self, at, home, other, handover };
         // The delay must be the first work of the late stream.
         scene.fill(&scene.home, &block, Some(Access::Write), 0, false)?;
-        scene.settle(&scene.home)?;
+        scene.synchronize(&scene.home)?;
         let (first, second) = scene.declared();
         let block = match handover.hazard {
             Hazard::ReadAfterWrite => {
                 scene.fill(&scene.home, &block, first, 1, true)?;
                 scene.check(&scene.other, &block, second, 1, false)?;
-                scene.settle(&scene.other)?;
-                Some((block, true))
+                scene.synchronize(&scene.other)?;
+                Some(Reused { block, same_memory: true })
             }
             Hazard::WriteAfterRead => {
                 scene.check(&scene.home, &block, first, 0, true)?;
                 scene.fill(&scene.other, &block, second, 1, false)?;
-                scene.settle(&scene.other)?;
-                Some((block, true))
+                scene.synchronize(&scene.other)?;
+                Some(Reused { block, same_memory: true })
             }
             Hazard::WriteAfterWrite => {
                 scene.fill(&scene.home, &block, first, 1, true)?;
                 scene.fill(&scene.other, &block, second, 2, false)?;
-                scene.settle(&scene.other)?;
+                scene.synchronize(&scene.other)?;
                 scene.check(&scene.home, &block, Some(Access::Read), 2, false)?;
-                Some((block, true))
+                Some(Reused { block, same_memory: true })
             }
             Hazard::UseAfterFree => {
                 scene.check(&scene.other, &block, second, 0, true)?;
                 let next = scene.reuse(block)?;
-                if let Some((next, _)) = &next {
+                if let Some(Reused { block: next, .. }) = &next {
                     scene.fill(&scene.home, next, Some(Access::Write), 1, false)?;
                 }
-                scene.settle(&scene.home)?;
+                scene.synchronize(&scene.home)?;
                 next
             }
             Hazard::UseBeforeAllocation => {
                 scene.check(&scene.home, &block, first, 0, true)?;
                 let next = scene.reuse(block)?;
-                if let Some((next, _)) = &next {
+                if let Some(Reused { block: next, .. }) = &next {
                     scene.fill(&scene.other, next, second, 1, false)?;
                 }
-                scene.settle(&scene.other)?;
+                scene.synchronize(&scene.other)?;
                 // A stack that fills new blocks fills them late, too.
-                if let Some((next, _)) = &next {
+                if let Some(Reused { block: next, .. }) = &next {
                     scene.check(&scene.home, next, Some(Access::Read), 1, false)?;
                 }
                 next
             }
         };
-        let Some((block, same_memory)) = block else { return Ok(None) };
+        let Some(Reused { block, same_memory }) = block else { return Ok(None) };
         self.disown(at, block)?;
         Ok(Some(HandedOver { same_memory }))
     }
@@ -303,20 +312,17 @@ impl Scene<'_> {
     }
 
     /// Frees the block, and allocates one of the same size on the same stream.
-    fn reuse(&self, block: DeviceBlock) -> Played<Option<(DeviceBlock, bool)>> {
+    fn reuse(&self, block: DeviceBlock) -> Played<Option<Reused>> {
         let ptr = block.ptr();
         self.player.disown(self.at, block)?;
         let next = self.player.owned(self.at, self.handover.bytes, &self.home)?;
-        Ok(next.map(|next| {
-            let same_memory = next.ptr() == ptr;
-            (next, same_memory)
-        }))
+        Ok(next.map(|block| Reused { same_memory: block.ptr() == ptr, block }))
     }
 
     /// Waits for both streams: first for the one whose work must not be late, so that a simulated
     /// device that executes work only when it is waited for executes it in the wrong order, too.
-    fn settle(&self, first: &StreamLease) -> Played {
-        let failed = |error: ResourceError| self.player.unexpected(self.at, "settle", &error);
+    fn synchronize(&self, first: &StreamLease) -> Played {
+        let failed = |error: ResourceError| self.player.unexpected(self.at, "synchronize", &error);
         let ops = self.player.rig.ops();
         ops.synchronize(first.id()).map_err(failed)?;
         ops.synchronize(self.home.id()).map_err(failed)?;

@@ -111,7 +111,7 @@ impl Order<'_> {
                 // It is not held afterwards: the other thread might need its locks.
                 line.gate.open();
                 if let Err(failure) = self.let_first_go_on() {
-                    return self.settle(line).and(Err(failure));
+                    return self.wait_for_end(line).and(Err(failure));
                 }
                 last_look = Instant::now();
             } else if started.elapsed() > HANGS {
@@ -126,7 +126,7 @@ impl Order<'_> {
     }
 
     /// Waits for the end of a line that was held and continues.
-    fn settle(&mut self, line: UnderWay) -> Played {
+    fn wait_for_end(&mut self, line: UnderWay) -> Played {
         let started = Instant::now();
         loop {
             let is_done = line.gate.wait(PATIENCE).is_done;
@@ -138,7 +138,7 @@ impl Order<'_> {
             if is_stuck && !self.held.is_empty() {
                 let played = self.let_first_go_on();
                 if played.is_err() {
-                    return self.settle(line).and(played);
+                    return self.wait_for_end(line).and(played);
                 }
             } else if started.elapsed() > HANGS {
                 let text = self.player.program().lines[line.line].to_string();
@@ -152,7 +152,7 @@ impl Order<'_> {
         let first = self.held.remove(0);
         // Before counting: the waiting thread may hold a lock that counting needs.
         first.gate.open();
-        let played = self.settle(first);
+        let played = self.wait_for_end(first);
         self.player.count(Conflict::WaitedForHeldThread);
         played
     }
@@ -162,7 +162,7 @@ impl Order<'_> {
         while let Some(at) = self.held.iter().position(&goes_on) {
             let line = self.held.remove(at);
             line.gate.open();
-            played = played.and(self.settle(line));
+            played = played.and(self.wait_for_end(line));
         }
         played
     }

@@ -1,4 +1,8 @@
-//! The player's model of a running program.
+//! The player's model of a running program: what the program holds, and what it has done with each
+//! block.
+//!
+//! The facts of a block are kept by its generation and not by its name: they outlive the block while
+//! a call or a window still uses it, and another block may have its name and its memory by then.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -217,8 +221,8 @@ impl State {
         self.facts.entry(block).or_default()
     }
 
-    /// Removes a block that is not used any more.
-    pub(crate) fn forget(&mut self, block: Generation) {
+    /// Removes the model of a block that no work can use any more.
+    pub(crate) fn remove_if_over(&mut self, block: Generation) {
         let is_over =
             |facts: &Facts| facts.is_deallocated && facts.calls == 0 && facts.windows.is_empty();
         if self.facts.get(&block).is_some_and(is_over) {

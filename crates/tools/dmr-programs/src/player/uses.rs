@@ -1,4 +1,9 @@
 //! Steps about uses: launches, windows, work on the home stream, copies.
+//!
+//! The player decides by itself what the library must return. It keeps the open windows of each
+//! block and all earlier uses: while a window of another stream conflicts, a call must be refused,
+//! and where no earlier use conflicts, no stream may wait. Both are checked only if no other thread
+//! has changed one of the blocks during the call.
 
 use std::sync::Arc;
 
@@ -87,7 +92,7 @@ impl Player {
             let is_held = state.blocks.get(&name).is_some_and(|it| it.block.id() == block.id());
             if !is_held || state.fact(block.generation()).churn != churn + CHURN_OF_A_USE {
                 state.set_private(name, false);
-                state.forget(block.generation());
+                state.remove_if_over(block.generation());
                 return Ok(());
             }
         }
@@ -130,7 +135,7 @@ impl Player {
         {
             held.is_private = false;
         }
-        state.forget(generation);
+        state.remove_if_over(generation);
         drop(state);
         match recorded? {
             Ok(()) => self.refused_by_capture(at, slot_of(&home), "record_block_use"),
@@ -241,7 +246,7 @@ impl Player {
             Ok(Err(refused)) => refused,
             Err(failure) => return Err(failure),
         };
-        generations.iter().for_each(|generation| state.forget(*generation));
+        generations.iter().for_each(|generation| state.remove_if_over(*generation));
         match refused {
             ResourceError::WindowConflict { .. } if !before.is_empty() || disturbed => {
                 state.counts.count(Conflict::WindowRefused);
@@ -391,7 +396,7 @@ impl Player {
         let mut state = self.state();
         for used in &uses {
             state.fact(used.generation()).leave();
-            state.forget(used.generation());
+            state.remove_if_over(used.generation());
         }
         drop(state);
         let is_retired = self.is_retired_in_use(&stream);
