@@ -1,4 +1,6 @@
 //! The built command, as a shell meets it: what it prints and how it exits.
+//! It runs on the simulated driver.
+#![cfg(feature = "sim")]
 
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;

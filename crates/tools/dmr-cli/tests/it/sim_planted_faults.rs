@@ -1,4 +1,5 @@
 //! Faults planted under a replay are found, and the findings say where.
+#![cfg(feature = "sim")]
 #![allow(unsafe_code, reason = "a resource that does wrong makes blocks, too")]
 
 use std::collections::HashMap;
