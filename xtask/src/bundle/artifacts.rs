@@ -107,7 +107,7 @@ mod tests {
         let messages = [
             message("lib", "dmr_cli", true, "\"/t/a\""),
             message("bin", "dmr", true, "\"/t/b\""),
-            message("test", "command", true, "\"/t/c\""),
+            message("test", "it", true, "\"/t/c\""),
             message("example", "quickstart", false, "\"/t/d\""),
             message("bin", "dmr", false, "\"/t/e\""),
         ];
@@ -117,7 +117,7 @@ mod tests {
         let expected = [
             "tests/dmr-cli.unit-dmr_cli",
             "tests/dmr-cli.unit-bin-dmr",
-            "tests/dmr-cli.command",
+            "tests/dmr-cli.it",
             "examples/quickstart",
             "bin/dmr",
         ];

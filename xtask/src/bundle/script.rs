@@ -91,32 +91,42 @@ fn examples_and_programs_must_succeed_too() {
 
 #[test]
 fn tests_on_the_gpu_run_one_by_one_and_know_their_driver_and_bundle() {
-    let check = "[ \"$DMR_DRIVER\" = cuda ] && [ \"$1\" = --test-threads=1 ] \
+    let info = "echo device 0; echo device 1";
+    let check = "[ \"$DMR_DRIVER\" = cuda ] && [ \"$*\" = --test-threads=1 ] \
                  && [ -x \"$DMR_BUNDLE/bin/dmr\" ] && echo 'test result: ok. 1 passed; 0 failed'";
-    let output = run(&[("tests/gpu", check)], &["cuda"]);
+    let simulated = "[ $# = 0 ] && echo 'test result: ok. 1 passed; 0 failed'";
+    let given = [("tests/a.it", check), ("tests/a.sim", simulated), ("bin/dmr", info)];
+    let output = run(&given, &["cuda"]);
     assert!(output.status.success(), "{}", text(&output));
 }
 
 #[test]
 fn what_needs_two_gpus_is_left_out_by_name_where_there_are_fewer() {
     let counts = "test \"$DMR_DRIVER\" = cuda";
-    for (gpus, left_out) in [(1, 2), (2, 0)] {
+    let filters = "case \"$*\" in *'--skip peers_'*) n=2 ;; *) n=0 ;; esac; \
+                   echo \"test result: ok. 1 passed; 0 failed; 0 measured; $n filtered out; 0.1s\"";
+    let only_peers = "case \"$*\" in *--skip*) p=0 f=1 ;; *) p=1 f=0 ;; esac; \
+                      echo \"test result: ok. $p passed; 0 failed; $f filtered out\"";
+    for (gpus, left_out) in [(1, 4), (2, 0)] {
         let info = (0..gpus).map(|gpu| format!("echo device {gpu} NVIDIA; ")).collect::<String>();
         let given = [
-            ("tests/a.peers_copies", PASSES),
+            ("tests/a.it", filters),
+            ("tests/b.it", only_peers),
             ("examples/two_gpus", counts),
             ("bin/dmr", info.as_str()),
         ];
         let output = run(&given, &["cuda"]);
         let text = text(&output);
         assert!(output.status.success(), "{text}");
-        let ran = 7 - left_out;
+        // Of the four, one is an example; the tests are parts of executables.
+        let ran = 8 - left_out / 4;
         let total = format!("total: {ran} runs, ");
         assert!(
             text.contains(&total) && text.contains(&format!(", {left_out} left out")),
             "{text}"
         );
-        let named = text.contains("left out cuda a.peers_copies: it needs 2 GPUs, and there are 1");
+        let named = text.contains("left out cuda 2 of a.it: needs 2 GPUs, and there are 1")
+            && text.contains("left out cuda two_gpus: needs 2 GPUs, and there are 1");
         assert_eq!(named, gpus < 2, "{text}");
         let on_simulator = run(&given, &["sim"]);
         assert!(
