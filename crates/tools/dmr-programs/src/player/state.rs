@@ -1,8 +1,8 @@
 //! The player's model of a running program: what the program holds, and what it has done with each
 //! block.
 //!
-//! The facts of a block are kept by its generation and not by its name: they outlive the block while
-//! a call or a window still uses it, and another block may have its name and its memory by then.
+//! The facts of a block are kept by its generation and not by its name: they outlive the block
+//! while a call or a window still uses it, and another block may have its memory by then.
 
 use std::collections::HashMap;
 use std::ops::Range;
