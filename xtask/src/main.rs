@@ -43,7 +43,7 @@ usage: cargo xtask <gate>
   direct    a direct build of the facade has the direct backend alone, and its tests pass
   docs      the documentation builds without a warning, and the guide's compile errors are the compiler's
   loom      models of the lock-free parts pass in every order of steps
-  package   every published crate packages and builds from its package
+  package   every published crate packages and builds from its package; prints their order
 
   bench     host cost on the simulated driver: times, and instructions (needs valgrind)
   mutants   the share of faults in the bookkeeping that the tests detect (needs cargo-mutants)
