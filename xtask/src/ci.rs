@@ -1,4 +1,7 @@
 //! `cargo xtask ci`: runs every gate, cheap ones first, also after one has failed.
+//!
+//! A gate is one of these if it needs no GPU. What is left of this program, almost half, is
+//! run by hand: `sanitize`, `mutants`, `bench` and `bundle`.
 
 use std::time::Instant;
 

@@ -39,7 +39,7 @@ pub type ReservedPeak = Box<dyn Fn() -> Result<u64, BenchError> + Send + Sync>;
 /// Makes a stack on the given streams, with the given layers.
 type Make = fn(&Arc<StreamPool>, Option<&str>) -> Result<Stack, BenchError>;
 
-/// Every stack. One more is one more row.
+/// All stacks; add a row to add one.
 const STACKS: &[(&str, Make)] = &[
     ("direct", direct),
     ("tracked-direct", tracked_direct),
@@ -55,7 +55,7 @@ const STACKS: &[(&str, Make)] = &[
     (BARE, bare),
 ];
 
-/// It has no memory: its blocks must not be touched.
+/// The stack without memory: its blocks must not be touched.
 pub const BARE: &str = "bare";
 
 /// The stacks that layers are measured on.
@@ -74,13 +74,13 @@ pub fn layered() -> impl Iterator<Item = String> {
     })
 }
 
-/// `async+budget` is `async` with the layer `budget`.
+/// Splits the name of a stack: `async+budget` is `async` with the layer `budget`.
 #[must_use]
 pub fn parts(name: &str) -> (&str, Option<&str>) {
     name.split_once('+').map_or((name, None), |(base, layer)| (base, Some(layer)))
 }
 
-/// A new stack of that name.
+/// Makes the stack of that name.
 ///
 /// # Errors
 ///
@@ -103,12 +103,13 @@ impl Stack {
         Self { resource, is_slow: false, reserved_peak: None, log }
     }
 
-    /// Between two measurements: what a layer does on a thread of its own is done.
+    /// Waits until the log has written all rows, so that its thread does not work during the next
+    /// measurement.
     ///
     /// # Errors
     ///
     /// The log's.
-    pub fn settle(&self) -> Result<(), BenchError> {
+    pub fn flush_log(&self) -> Result<(), BenchError> {
         self.log.as_ref().map_or(Ok(()), Log::flush)
     }
 

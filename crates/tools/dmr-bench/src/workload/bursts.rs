@@ -165,7 +165,7 @@ impl Course<'_> {
                     Err(error) => failure = Some(error),
                 }
                 if thread == 0 {
-                    failure = failure.or(self.stacks[stack].settle().err());
+                    failure = failure.or(self.stacks[stack].flush_log().err());
                 }
             }
             if is_last {

@@ -163,7 +163,7 @@ impl Runner {
         if let Some(resource) = resource {
             resource.reap_pending()?;
         }
-        self.stack.as_ref().map_or(Ok(()), Stack::settle)
+        self.stack.as_ref().map_or(Ok(()), Stack::flush_log)
     }
 
     /// One iteration without a resource.

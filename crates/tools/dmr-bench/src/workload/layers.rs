@@ -50,7 +50,8 @@ pub(super) fn run(machine: &Machine, plan: &Plan, emit: &mut dyn FnMut(Line)) ->
     failed
 }
 
-/// Each base that is in the list, or that something in the list stands on, and what stands on it.
+/// Returns the stacks that are measured together: each base, by its name, and the stacks of the
+/// list that are this base with a layer.
 fn groups(names: &[String]) -> Vec<(String, Vec<String>)> {
     let mut groups: Vec<(String, Vec<String>)> = Vec::new();
     for name in names {
