@@ -80,7 +80,7 @@ fn main() -> ExitCode {
                     if hundred >= count {
                         break;
                     }
-                    if hundred % 50_000 == 0 {
+                    if hundred.is_multiple_of(50_000) {
                         println!(
                             "{hundred} programs after {:.0} s",
                             started.elapsed().as_secs_f64()
