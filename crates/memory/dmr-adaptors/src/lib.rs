@@ -75,7 +75,7 @@
 //! // Its test: every method reaches upstream, and the stack keeps the contract
 //! // (`dmr_core::conformance`).
 //! use dmr_core::conformance::{check_forwarding, run_all};
-//! use dmr_testkit::fake::FakeHarness; // a resource in host memory
+//! use dmr_fake::FakeHarness; // a resource in host memory
 //!
 //! check_forwarding(&FakeHarness::new(true), |spy| CallCountLayer.layer(spy))?;
 //! run_all(|| FakeHarness::wrapped(true, |fake, _| CallCountLayer.layer(fake))).into_result()?;

@@ -7,7 +7,6 @@
 //! | [`exchanging`] | [`Exchanging`]: a resource that keeps a block and returns another one |
 //! | [`executor`] | [`block_on`]: an executor for one future |
 //! | [`held_stream`] | [`HeldStream`]: a stream that waits until the test lets it go on |
-//! | [`fake`] | [`FakeHarness`](fake::FakeHarness): a device in host memory, no driver at all |
 //! | [`fake_tool`] | a tool with NVTX's memory extension, which records its calls |
 //! | [`forked`] | [`exit_code`]: the end of a forked child |
 //! | [`faults`] | [`for_each_driver_call`]: a scenario once per driver call that it makes |
@@ -18,7 +17,6 @@
 
 pub mod exchanging;
 pub mod executor;
-pub mod fake;
 pub mod fake_tool;
 pub mod faults;
 #[cfg(unix)]

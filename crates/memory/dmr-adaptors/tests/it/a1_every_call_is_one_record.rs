@@ -11,7 +11,7 @@ use dmr_adaptors::{ResourceBuilder, ResourceLayer};
 use dmr_core::conformance::check_forwarding;
 use dmr_core::record::{MAX_MESSAGE_LEN, RecordAction};
 use dmr_core::{AllocTag, DeviceMemoryResource};
-use dmr_testkit::fake::FakeHarness;
+use dmr_fake::FakeHarness;
 
 type Logged = LoggingResource<Arc<Recycler>>;
 
@@ -154,7 +154,7 @@ mod conformance {
     }
 }
 
-fn harness(tracks: bool) -> FakeHarness<LoggingResource<Arc<dmr_testkit::fake::FakeResource>>> {
+fn harness(tracks: bool) -> FakeHarness<LoggingResource<Arc<dmr_fake::FakeResource>>> {
     let layer = LoggingLayer::new(Arc::new(InMemorySink::new()));
     FakeHarness::wrapped(tracks, |fake, _| layer.layer(fake))
 }

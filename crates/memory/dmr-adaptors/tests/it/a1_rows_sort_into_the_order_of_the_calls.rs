@@ -19,7 +19,7 @@ use dmr_core::{
     AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceResult,
     StreamId,
 };
-use dmr_testkit::fake::FakeHarness;
+use dmr_fake::FakeHarness;
 use dmr_trace::{Replay, ReplayOptions, TraceReader};
 
 const THREADS: usize = 4;

@@ -10,8 +10,8 @@ use dmr_core::conformance::Harness;
 use dmr_core::error::Holder;
 use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, Generation, StreamId};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
+use dmr_fake::FakeHarness;
 use dmr_testkit::Rig;
-use dmr_testkit::fake::FakeHarness;
 use proptest::prelude::*;
 
 const TAG: AllocTag = AllocTag::new("rows");

@@ -9,8 +9,8 @@ use dmr_adaptors::budget::{Budget, BudgetLayer, GlobalDeviceBudget};
 use dmr_core::AllocTag;
 use dmr_core::conformance::{Harness, Report, check_forwarding, run_all};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
+use dmr_fake::{FakeHarness, FakeResource};
 use dmr_testkit::Rig;
-use dmr_testkit::fake::{FakeHarness, FakeResource};
 
 /// A limit of more bytes than the device has: the device refuses first.
 const PLENTY: u64 = 1 << 50;

@@ -7,8 +7,8 @@
 use crate::a3::{BACKENDS, BOTH, Backend, guarded, layer};
 use dmr_adaptors::guard::DebugGuardLayer;
 use dmr_core::conformance::{Harness, Report, check_forwarding, run_all};
+use dmr_fake::FakeHarness;
 use dmr_testkit::Rig;
-use dmr_testkit::fake::FakeHarness;
 
 #[test]
 fn the_guard_keeps_the_contract_over_every_backend_in_both_modes() -> Result<(), Report> {

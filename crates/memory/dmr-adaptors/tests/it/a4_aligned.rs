@@ -10,12 +10,12 @@ use dmr_adaptors::aligned::{AlignedLayer, AlignedResource};
 use dmr_core::conformance::{Harness, check_forwarding};
 use dmr_core::error::SizeProblem;
 use dmr_core::{AllocTag, BlockState, DeviceBlock, DeviceMemoryResource, ResourceError};
-use dmr_testkit::fake::{FakeHarness, FakeResource};
+use dmr_fake::{FakeHarness, FakeResource};
 use proptest::prelude::*;
 
 mod conformance_on_a_fake {
     use dmr_adaptors::ResourceLayer;
-    use dmr_testkit::fake::FakeHarness;
+    use dmr_fake::FakeHarness;
 
     dmr_core::conformance_tests!(FakeHarness::wrapped(true, |fake, _| {
         super::to(4096).layer(fake)
@@ -24,7 +24,7 @@ mod conformance_on_a_fake {
 
 mod conformance_without_tracking_twice_and_with_a_threshold {
     use dmr_adaptors::ResourceLayer;
-    use dmr_testkit::fake::FakeHarness;
+    use dmr_fake::FakeHarness;
 
     dmr_core::conformance_tests!(FakeHarness::wrapped(false, |fake, _| {
         super::to(65_536).with_threshold(1000).layer(super::to(512).layer(fake))

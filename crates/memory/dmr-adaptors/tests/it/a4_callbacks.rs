@@ -10,12 +10,12 @@ use dmr_adaptors::ResourceLayer;
 use dmr_adaptors::callbacks::{FailureCallbackLayer, FailureCallbackResource, Response};
 use dmr_core::conformance::{Harness, check_forwarding};
 use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError, StreamId, Usage};
-use dmr_testkit::fake::{DEVICE_BYTES, FakeHarness, FakeResource};
+use dmr_fake::{DEVICE_BYTES, FakeHarness, FakeResource};
 
 mod conformance {
     use dmr_adaptors::ResourceLayer;
     use dmr_adaptors::callbacks::{FailureCallbackLayer, Response};
-    use dmr_testkit::fake::FakeHarness;
+    use dmr_fake::FakeHarness;
 
     dmr_core::conformance_tests!(FakeHarness::wrapped(true, |fake, _| {
         FailureCallbackLayer::new().with_callback(|_| Response::Decline).layer(fake)

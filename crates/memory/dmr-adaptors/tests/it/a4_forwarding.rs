@@ -18,7 +18,7 @@ use dmr_adaptors::guard::DebugGuardLayer;
 use dmr_adaptors::logging::{LoggingLayer, NullSink};
 use dmr_adaptors::statistics::StatisticsLayer;
 use dmr_core::conformance::{Harness, Spy, check_forwarding};
-use dmr_testkit::fake::FakeHarness;
+use dmr_fake::FakeHarness;
 
 fn assert_forwards<L: ResourceLayer<Spy<'static>>>(layer: impl Fn(&FakeHarness) -> L) {
     assert_result(layer, Ok(()));
@@ -62,7 +62,7 @@ fn failure_callbacks_forward_every_method() {
 #[test]
 fn a_debug_guard_forwards_every_method_but_growth_and_the_one_for_pages() {
     let guard = |harness: &FakeHarness| {
-        DebugGuardLayer::new(Arc::<dmr_testkit::fake::FakeOps>::clone(harness.ops()))
+        DebugGuardLayer::new(Arc::<dmr_fake::FakeOps>::clone(harness.ops()))
     };
     assert_result(
         guard,

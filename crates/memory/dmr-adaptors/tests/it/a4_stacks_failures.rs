@@ -24,7 +24,7 @@ use dmr_core::{
     Access, AllocTag, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
     DeviceOps, ResourceError, ResourceResult, StreamId, UseTokens, UseTracking, UseTrackingExt,
 };
-use dmr_testkit::fake::FakeHarness;
+use dmr_fake::FakeHarness;
 use proptest::prelude::*;
 
 /// Bytes of a budget: more than is live most of the time.

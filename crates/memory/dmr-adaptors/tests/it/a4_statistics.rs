@@ -8,13 +8,13 @@ use dmr_adaptors::ResourceLayer;
 use dmr_adaptors::statistics::{Counter, StatisticsLayer, StatisticsResource};
 use dmr_core::conformance::{Harness, check_forwarding};
 use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, StreamId};
-use dmr_testkit::fake::FakeHarness;
+use dmr_fake::FakeHarness;
 use proptest::prelude::*;
 
 mod conformance {
     use dmr_adaptors::ResourceLayer;
     use dmr_adaptors::statistics::StatisticsLayer;
-    use dmr_testkit::fake::FakeHarness;
+    use dmr_fake::FakeHarness;
 
     dmr_core::conformance_tests!(FakeHarness::wrapped(true, |fake, _| {
         StatisticsLayer::new().layer(fake)

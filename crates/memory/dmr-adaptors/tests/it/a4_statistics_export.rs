@@ -9,7 +9,7 @@ use dmr_adaptors::ResourceLayer;
 use dmr_adaptors::statistics::{StatisticsLayer, describe_metrics};
 use dmr_core::conformance::Harness;
 use dmr_core::{AllocTag, DeviceMemoryResource};
-use dmr_testkit::fake::FakeHarness;
+use dmr_fake::FakeHarness;
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString,
     Unit,

@@ -6,7 +6,7 @@ use dmr_adaptors::ResourceLayer;
 use dmr_adaptors::statistics::{ScopeCounter, StatisticsLayer, StatisticsResource};
 use dmr_core::conformance::Harness;
 use dmr_core::{AllocTag, DeviceMemoryResource};
-use dmr_testkit::fake::{FakeHarness, FakeResource};
+use dmr_fake::{FakeHarness, FakeResource};
 use std::sync::Arc;
 
 const TAG: AllocTag = AllocTag::new("scoped");

@@ -9,8 +9,8 @@ use dmr_adaptors::ResourceLayer;
 use dmr_adaptors::statistics::{Counter, Statistics, StatisticsLayer, StatisticsResource};
 use dmr_core::conformance::Harness;
 use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, StreamId};
+use dmr_fake::{FakeHarness, FakeResource};
 use dmr_testkit::SplitMix64;
-use dmr_testkit::fake::{FakeHarness, FakeResource};
 
 const THREADS: usize = 8;
 const TAGS: [AllocTag; 3] = [AllocTag::new("a"), AllocTag::new("b"), AllocTag::UNTAGGED];

@@ -22,7 +22,7 @@ use dmr_adaptors::statistics::StatisticsLayer;
 use dmr_core::conformance::Harness;
 use dmr_core::record::RecordAction;
 use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError};
-use dmr_testkit::fake::FakeHarness;
+use dmr_fake::FakeHarness;
 use dmr_trace::{RecordWriter, Replay, ReplayOptions, TraceFormat, TraceReader};
 
 const TAG: AllocTag = AllocTag::new("rows");

@@ -11,8 +11,8 @@ use dmr_adaptors::ResourceLayer;
 use dmr_adaptors::statistics::{Statistics, StatisticsLayer};
 use dmr_core::conformance::Harness;
 use dmr_core::{AllocTag, DeviceMemoryResource};
+use dmr_fake::FakeHarness;
 use dmr_testkit::exit_code;
-use dmr_testkit::fake::FakeHarness;
 
 #[test]
 fn a_forked_child_counts_nothing_and_does_not_hang() {

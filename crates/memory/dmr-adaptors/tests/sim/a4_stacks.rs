@@ -24,8 +24,8 @@ use dmr_core::conformance::{Report, run_all};
 use dmr_core::{DeviceMemoryResource, DeviceOps};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
+use dmr_fake::{DEVICE_BYTES, FakeHarness};
 use dmr_streams::Tracked;
-use dmr_testkit::fake::{DEVICE_BYTES, FakeHarness};
 use dmr_testkit::{Rig, RigConfig};
 use proptest::prelude::*;
 

@@ -6,14 +6,14 @@ use dmr_core::{
     AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
     ResourceResult, StreamId, StreamPoolId, Usage,
 };
-use dmr_testkit::fake::{FakeHarness, Fault};
+use dmr_fake::{FakeHarness, Fault};
 
 mod tracking {
-    dmr_core::conformance_tests!(dmr_testkit::fake::FakeHarness::new(true));
+    dmr_core::conformance_tests!(dmr_fake::FakeHarness::new(true));
 }
 
 mod not_tracking {
-    dmr_core::conformance_tests!(dmr_testkit::fake::FakeHarness::new(false));
+    dmr_core::conformance_tests!(dmr_fake::FakeHarness::new(false));
 }
 
 /// Each fault, whether the fake tracks uses, and the check that must find it.

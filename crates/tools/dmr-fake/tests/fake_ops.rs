@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dmr_core::conformance::Harness;
 use dmr_core::{AllocTag, DeviceMemoryResource, DeviceOps, ResourceError, UseTrackingExt};
-use dmr_testkit::fake::FakeHarness;
+use dmr_fake::FakeHarness;
 
 const WORD: u32 = 0x4433_2211;
 

@@ -1,7 +1,18 @@
 //! A device in host memory, whose streams run work as late as they may, and a resource on it.
 //!
 //! Work runs only when it is waited for, so a missing order shows in the bytes. There is no driver,
-//! not even a simulated one.
+//! not even a simulated one: this crate depends on dmr-core only, and so the tests of dmr-core and
+//! of the adaptors build without CUDA.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `device` | streams of operations over a byte array |
+//! | `resource` | [`FakeResource`]: blocks of that array |
+//! | `sizes`, `growing`, `tracking`, `trim` | parts of it |
+//! | `fault` | [`Fault`]: what a broken [`FakeResource`] does wrong, to test the conformance suite |
+//! | `ops` | [`FakeOps`]: fills and checks on the streams |
+//!
+//! For `tests/` and unpublished crates only: it panics where a test would.
 
 mod device;
 mod fault;
