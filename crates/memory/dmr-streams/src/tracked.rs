@@ -12,9 +12,9 @@ use dmr_core::process::LeakedInChild;
 use dmr_core::sync::lock;
 use dmr_core::upstream::{PassedBlock, check_allocated};
 use dmr_core::{
-    AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
     DriverAllocation, PeerAccess, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
-    UseTokens, UseTracking, VirtualMemory,
+    UseTracking, VirtualMemory,
 };
 
 use crate::uses::{BlocksInUse, Patience, PendingFrees, UseTable};
@@ -270,26 +270,12 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
     }
 
     fn use_tracking(&self) -> Option<&dyn UseTracking> {
-        Some(self)
+        Some(&*self.streams)
     }
 
     /// Uses of blocks are tracked, uses of pages are not.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         self.upstream().virtual_memory()
-    }
-}
-
-impl<R: DeviceMemoryResource> UseTracking for Tracked<R> {
-    fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
-        self.uses().prepare_in(uses, tokens, || ())
-    }
-
-    fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
-        self.uses().finish_in(tokens)
-    }
-
-    fn cancel(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
-        self.uses().cancel_in(tokens)
     }
 }
 

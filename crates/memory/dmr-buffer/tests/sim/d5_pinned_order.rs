@@ -203,7 +203,7 @@ impl UseTracking for Lying {
     fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
         match self.lie {
             Lie::OpensNoWindow => Ok(()),
-            _ => UseTracking::prepare(&self.upstream, uses, tokens),
+            _ => self.upstream.use_tracking().unwrap().prepare(uses, tokens),
         }
     }
 

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use dmr_core::{
-    AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
     DriverAllocation, HostMemoryResource, PeerAccess, ResourceError, ResourceResult, StreamId,
-    StreamPoolId, Usage, UseTokens, UseTracking, VirtualMemory,
+    StreamPoolId, Usage, UseTracking, VirtualMemory,
 };
 
 use super::PinnedKind;
@@ -126,25 +126,11 @@ impl DeviceMemoryResource for PinnedResource {
     }
 
     fn use_tracking(&self) -> Option<&dyn UseTracking> {
-        Some(self)
+        Some(&*self.streams)
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         None
-    }
-}
-
-impl UseTracking for PinnedResource {
-    fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
-        self.streams.uses().prepare_in(uses, tokens, || ())
-    }
-
-    fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
-        self.streams.uses().finish_in(tokens)
-    }
-
-    fn cancel(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
-        self.streams.uses().cancel_in(tokens)
     }
 }
 

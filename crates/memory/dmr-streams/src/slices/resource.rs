@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
 use dmr_core::{
-    AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens, UseTracking,
+    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTracking,
 };
 
 use crate::StreamPool;
@@ -86,21 +86,7 @@ impl DeviceMemoryResource for Slices {
     }
 
     fn use_tracking(&self) -> Option<&dyn UseTracking> {
-        Some(self)
-    }
-}
-
-impl UseTracking for Slices {
-    fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
-        self.streams.uses().prepare_in(uses, tokens, || ())
-    }
-
-    fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
-        self.streams.uses().finish_in(tokens)
-    }
-
-    fn cancel(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
-        self.streams.uses().cancel_in(tokens)
+        Some(&*self.streams)
     }
 }
 

@@ -6,7 +6,9 @@
 
 use dmr_core::error::StreamProblem;
 use dmr_core::ledger::UseId;
-use dmr_core::{Access, BlockId, BlockUse, ResourceError, ResourceResult, StreamId, UseTokens};
+use dmr_core::{
+    Access, BlockId, BlockUse, ResourceError, ResourceResult, StreamId, UseTokens, UseTracking,
+};
 use smallvec::SmallVec;
 
 use super::slot_state::WindowEnd;
@@ -14,7 +16,7 @@ use super::slots::Closed;
 use super::{Needs, UseTable, covering};
 use crate::holds::Holds;
 use crate::progress::Event;
-use crate::{HomeStream, StreamGuard};
+use crate::{HomeStream, StreamGuard, StreamPool};
 
 impl UseTable<'_> {
     /// Makes `stream` wait for all uses that the new ones must come after, and opens a window for
@@ -349,5 +351,22 @@ impl UseTable<'_> {
             holds.close_windows(closed);
         }
         stale.map_or(Ok(()), |generation| Err(ResourceError::use_after_free(generation)))
+    }
+}
+
+/// The tracking of a resource whose blocks are in [`uses`](StreamPool::uses) and that has nothing of
+/// its own to do when a window closes: its
+/// [`use_tracking`](dmr_core::DeviceMemoryResource::use_tracking) returns the stream pool.
+impl UseTracking for StreamPool {
+    fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.uses().prepare_in(uses, tokens, || ())
+    }
+
+    fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.uses().finish_in(tokens)
+    }
+
+    fn cancel(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.uses().cancel_in(tokens)
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, ResourceError, UseTokens,
-    UseTracking,
 };
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::Tracked;
@@ -47,7 +46,7 @@ fn a_block_that_upstream_keeps_is_not_returned_to_its_caller() {
     assert_eq!(number(&refused.block), numbers[1]);
     let mut tokens = UseTokens::new(stream.id());
     let uses = [BlockUse::new(id, Access::Read)];
-    let stale = tracked.prepare(&uses, &mut tokens).unwrap_err();
+    let stale = tracked.use_tracking().unwrap().prepare(&uses, &mut tokens).unwrap_err();
     assert!(matches!(stale, ResourceError::UseAfterFree { .. }), "{stale}");
     let kept = upstream.take_kept();
     assert_eq!((kept.len(), number(&kept[0])), (1, numbers[0]));
@@ -69,11 +68,15 @@ fn a_retired_block_that_upstream_keeps_is_not_passed_to_it_again() {
     let id = block.id();
     let numbers = [number(&block), number(&other)];
     let mut tokens = UseTokens::new(stream.id());
-    tracked.prepare(&[BlockUse::new(id, Access::Read)], &mut tokens).unwrap();
+    tracked
+        .use_tracking()
+        .unwrap()
+        .prepare(&[BlockUse::new(id, Access::Read)], &mut tokens)
+        .unwrap();
     // In an open window, so it is retired.
     tracked.deallocate(block).unwrap();
     upstream.refuse_with(other);
-    tracked.finish(&mut tokens).unwrap();
+    tracked.use_tracking().unwrap().finish(&mut tokens).unwrap();
     for _ in 0..3 {
         assert_names(&tracked.reap_pending().unwrap_err(), numbers);
         assert_eq!(upstream.deallocations(), 1);
