@@ -48,7 +48,7 @@ pub(crate) enum Share {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LadderStep {
     /// A page of its own, for a stream that has borrowed many chunks.
-    Settle,
+    OwnPage,
     /// A chunk of the own arena that other streams have used, or of another arena, which the stream
     /// may use at once.
     LendReady,
@@ -94,7 +94,7 @@ impl StepCounts {
             LadderStep::LendReady => &mut self.lent_ready,
             LadderStep::LendWaiting => &mut self.lent_waiting,
             LadderStep::Grow(Share::Slack) => &mut self.grown_within_slack,
-            LadderStep::Settle | LadderStep::Grow(Share::Limit) => &mut self.grown,
+            LadderStep::OwnPage | LadderStep::Grow(Share::Limit) => &mut self.grown,
             LadderStep::Reclaim => &mut self.reclaimed,
         } += 1;
     }
@@ -111,7 +111,7 @@ impl StepCounts {
 
 /// The steps of both modes, which differ in the slack only.
 const LADDER: [LadderStep; 6] = [
-    LadderStep::Settle,
+    LadderStep::OwnPage,
     LadderStep::LendReady,
     LadderStep::Grow(Share::Slack),
     LadderStep::LendWaiting,
@@ -229,10 +229,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         for step in LADDER {
             let found = match step {
-                LadderStep::Settle if own.lock().restart_many_loans() => {
-                    self.map_at_home(own, request)
+                LadderStep::OwnPage if own.lock().restart_many_loans() => {
+                    self.map_own_page(own, request)
                 }
-                LadderStep::Settle => None,
+                LadderStep::OwnPage => None,
                 LadderStep::LendReady => self.lend_ready(own, request),
                 LadderStep::LendWaiting => self.lend_waiting(own, request),
                 // On an error of the first, the other one returns its own.
@@ -311,7 +311,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         let _ = self.wait_for_pending();
         let hand = self.transit.open();
-        if let Some(chunk) = self.settle_and_acquire(own, request) {
+        if let Some(chunk) = self.poll_and_acquire(own, request) {
             return Ok(Some(own.found(chunk).in_hand(hand)));
         }
         drop(hand);

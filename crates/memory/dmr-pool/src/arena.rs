@@ -293,11 +293,11 @@ impl State {
     /// Restarts the count of borrowed chunks if it is so large that a page of the stream's own
     /// costs less; returns whether it was.
     pub(crate) fn restart_many_loans(&mut self) -> bool {
-        let is_dear = self.loans >= LOANS_OF_A_PAGE;
-        if is_dear {
+        let exceeds_page_cost = self.loans >= LOANS_OF_A_PAGE;
+        if exceeds_page_cost {
             self.loans = 0;
         }
-        is_dear
+        exceeds_page_cost
     }
 }
 

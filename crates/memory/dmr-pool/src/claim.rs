@@ -47,7 +47,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Notes that upstream has refused `bytes`: it is not asked for as much again until the pool
     /// has less, or [`ask_upstream_again`](Self::ask_upstream_again) is called.
-    pub(crate) fn note_refusal(&self, bytes: u64) {
+    pub(crate) fn record_refusal(&self, bytes: u64) {
         let refused = self.reserved.load(Ordering::Relaxed).saturating_add(bytes);
         self.upstream_has.store(refused.saturating_sub(1), Ordering::Relaxed);
     }

@@ -59,7 +59,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         // The borrowing stream is already ordered after the lender's work.
         let since = if is_borrowed { 0 } else { uses.submitted(arena.home) };
         state.push(location.chunk, after, since);
-        state.settle_some(uses);
+        state.free_oldest_ordered(uses);
         let polled = state.due_for_poll();
         drop(state);
         if let Some(polled) = polled {
@@ -67,7 +67,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 // On an error it is polled again later.
                 let _ = uses.poll(after);
             }
-            arena.lock().settle_some(uses);
+            arena.lock().free_oldest_ordered(uses);
         }
     }
 

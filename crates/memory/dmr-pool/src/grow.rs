@@ -161,7 +161,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 Err(ResourceError::InvalidSize { .. }) => {}
                 Err(other) => {
                     if is_full(&other) {
-                        self.note_refusal(bytes);
+                        self.record_refusal(bytes);
                     }
                     outcome = Err(other);
                 }

@@ -35,7 +35,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             // flight.
             return Ok(false);
         }
-        let old_units = arena.lock().heap.range(chunk).1;
+        let old_units = arena.lock().heap.units(chunk);
         let more_bytes = (bytes - old_bytes) as u64;
         if wanted_units > old_units {
             let more_units = wanted_units - old_units;
@@ -54,7 +54,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         let mut state = arena.lock();
         state.counts.allocated += more_bytes;
-        let reserved_bytes = u64::from(state.heap.range(chunk).1) * UNIT;
+        let reserved_bytes = u64::from(state.heap.units(chunk)) * UNIT;
         drop(state);
         // SAFETY: the block was not narrowed, so its address is that of its chunk; the chunk is
         // this block's alone, and has `reserved_bytes` bytes, at least `bytes`.
@@ -97,7 +97,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         // The memory behind it may have been kept for requests of its size, or is not pending any
         // more.
-        state.settle_all(self.uses());
+        state.free_ordered(self.uses());
         if state.heap.flush() && state.heap.extend(chunk, more_units, is_ready) {
             return Ok(true);
         }

@@ -14,7 +14,7 @@ use crate::heap::AcquiredChunk;
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Acquires a chunk that the own stream may use without a wait, of its own arena or of another.
     pub(crate) fn lend_ready<'p>(&'p self, own: &'p Arena, request: Request) -> Option<Found<'p>> {
-        if let Some(chunk) = self.settle_and_acquire(own, request) {
+        if let Some(chunk) = self.poll_and_acquire(own, request) {
             return Some(own.found(chunk));
         }
         let uses = self.uses();
@@ -27,7 +27,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             if let Some(Pending { value: chunk, .. }) = state.acquire_pending(request, ready) {
                 return Some(arena.found(state.heap.acquired(chunk)));
             }
-            state.settle_all(uses);
+            state.free_ordered(uses);
             let chunk = state.heap.acquire(request.units)?;
             if is_after(chunk.since) {
                 return Some(arena.found(chunk));
@@ -47,7 +47,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ) -> Option<Found<'p>> {
         if self.pages.is_some() {
             // A pending chunk keeps its neighbours from being merged.
-            self.others(own.home).for_each(|arena| self.settle_newest(arena));
+            self.others(own.home).for_each(|arena| self.poll_newest(arena));
         }
         if let Some(found) = self.wait_and_acquire(own, request) {
             return Some(found);
@@ -67,14 +67,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Frees the pending chunks of the own arena that other streams are done with, and acquires a
     /// chunk.
-    pub(crate) fn settle_and_acquire(
-        &self,
-        own: &Arena,
-        request: Request,
-    ) -> Option<AcquiredChunk> {
+    pub(crate) fn poll_and_acquire(&self, own: &Arena, request: Request) -> Option<AcquiredChunk> {
         if self.pages.is_none() {
             let mut state = own.lock();
-            if state.settle_all(self.uses())
+            if state.free_ordered(self.uses())
                 && let Some(chunk) = state.heap.acquire(request.units)
             {
                 return Some(chunk);
@@ -84,20 +80,20 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             // A query costs about as much as a wait that a later step queues, so there is one.
             if let Some(newest) = newest {
                 let _ = self.uses().poll(&newest);
-                own.lock().settle_all(self.uses());
+                own.lock().free_ordered(self.uses());
             }
         } else {
-            self.settle_newest(own);
+            self.poll_newest(own);
         }
         own.lock().heap.acquire(request.units)
     }
 
     /// Polls the dependencies of the newest pending chunks of an arena, and frees those that its
     /// stream may use.
-    fn settle_newest(&self, arena: &Arena) {
+    fn poll_newest(&self, arena: &Arena) {
         let newest = arena.lock().newest_uses();
         self.uses().poll_each(&newest);
-        arena.lock().settle_all(self.uses());
+        arena.lock().free_ordered(self.uses());
     }
 
     /// Acquires a pending chunk of the own arena, and makes its stream wait for the dependencies.
@@ -115,7 +111,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         };
         self.uses().wait_for(own.home, &oldest.newest_of_each_stream()).ok()?;
         let mut state = own.lock();
-        state.settle_all(self.uses());
+        state.free_ordered(self.uses());
         Some(own.found(state.heap.acquire(request.units)?))
     }
 

@@ -8,6 +8,7 @@
 //! observer.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use dmr_core::process::LeakedInChild;
@@ -82,8 +83,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let observer = CaughtObserver::new(observer);
         for arena in self.arenas() {
             let state = arena.lock();
-            for (ptr, bytes) in state.spans.iter().map(Span::range) {
-                observer.heap_created(ptr, bytes as usize);
+            for Range { start, end } in state.spans.iter().map(Span::addresses) {
+                observer.heap_created(start, (end - start) as usize);
             }
         }
         let before = self.observed.take();
@@ -145,7 +146,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     pub(crate) fn free_observed(&self, observed: &Observed, freed: FreedChunk) {
         let FreedChunk { location, home, .. } = freed;
         let Some(arena) = self.arena_at(location.arena) else { return };
-        let (address, _) = arena.lock().heap.range(location.chunk);
+        let address = arena.lock().heap.addresses(location.chunk).start;
         let generation = observed.regions().remove(&address);
         if observed.follows_streams {
             // Before the chunk can be another block's.

@@ -32,15 +32,21 @@ pub(crate) struct PageMap {
     /// The address of the first page.
     start: u64,
     /// By page, up to the last that ever had memory.
-    slots: Vec<PageSlot>,
+    states: Vec<PageState>,
 }
 
 /// Device memory that may be mapped at several addresses for a while.
 pub(crate) type Page = Arc<PhysicalMemory>;
 
+/// A page, and the address that it is mapped at.
+pub(crate) struct MappedPage {
+    pub(crate) address: u64,
+    pub(crate) page: Page,
+}
+
 /// The memory that is mapped at the address of a page.
 #[derive(Debug, Default)]
-pub(crate) enum PageSlot {
+pub(crate) enum PageState {
     #[default]
     Empty,
     Mapped(Page),
@@ -49,11 +55,11 @@ pub(crate) enum PageSlot {
 }
 
 impl Span {
-    /// Returns the address and the bytes of what was taken from upstream.
-    pub(crate) fn range(&self) -> (u64, u64) {
+    /// Returns the addresses of what was taken from upstream.
+    pub(crate) fn addresses(&self) -> Range<u64> {
         match &self.memory {
-            SpanMemory::Block(block) => (block.ptr(), block.bytes() as u64),
-            SpanMemory::Pages(map) => (map.addresses.base(), map.addresses.bytes()),
+            SpanMemory::Block(block) => block.ptr()..block.ptr() + block.bytes() as u64,
+            SpanMemory::Pages(map) => map.addresses.base()..map.end(),
         }
     }
 }
@@ -68,15 +74,19 @@ impl PageMap {
 
     /// Returns whether nothing is mapped at any of the addresses.
     pub(crate) fn is_empty(&self) -> bool {
-        self.slots.iter().all(|slot| matches!(slot, PageSlot::Empty))
+        self.states.iter().all(|state| matches!(state, PageState::Empty))
     }
 
     fn mapped(&self) -> usize {
-        self.slots.iter().filter(|slot| matches!(slot, PageSlot::Mapped(_))).count()
+        self.states.iter().filter(|state| matches!(state, PageState::Mapped(_))).count()
+    }
+
+    fn end(&self) -> u64 {
+        self.addresses.base() + self.addresses.bytes()
     }
 
     fn contains(&self, address: u64) -> bool {
-        (self.start..self.addresses.base() + self.addresses.bytes()).contains(&address)
+        (self.start..self.end()).contains(&address)
     }
 }
 
@@ -102,7 +112,7 @@ impl State {
         let start = addresses.base().next_multiple_of(self.page);
         let units = PageMap::capacity(&addresses, self.page) * self.page / UNIT;
         let first = self.heap.add_hole(start, units as u32);
-        let map = PageMap { addresses, start, slots: Vec::new() };
+        let map = PageMap { addresses, start, states: Vec::new() };
         self.spans.push(Span { first, memory: SpanMemory::Pages(map) });
     }
 
@@ -141,7 +151,7 @@ impl State {
     pub(crate) fn divide(&mut self, chunk: ChunkId, release: impl Fn(&mut Self, ChunkId)) {
         let mut rest = Some(chunk);
         while let Some(chunk) = rest.take() {
-            let Range { start, end } = self.addresses(chunk);
+            let Range { start, end } = self.heap.addresses(chunk);
             let is_mapped = self.mapped_at(start).is_some();
             let mut to = start;
             while to < end && self.mapped_at(to).is_some() == is_mapped {
@@ -160,27 +170,29 @@ impl State {
 
     /// Returns the addresses of the pages of a chunk at which nothing is mapped.
     pub(crate) fn unmapped(&self, chunk: ChunkId) -> Vec<u64> {
-        let Range { start, end } = self.addresses(chunk);
+        let Range { start, end } = self.heap.addresses(chunk);
         let pages = (start / self.page * self.page..end).step_by(self.page as usize);
         pages.filter(|&address| self.mapped_at(address).is_none()).collect()
     }
 
-    /// Returns the pages of a chunk that consists of whole pages, with their addresses.
-    pub(crate) fn pages_of(&self, chunk: ChunkId) -> Vec<(u64, Page)> {
-        let pages = self.addresses(chunk).step_by(self.page as usize);
-        pages.filter_map(|address| Some((address, Arc::clone(self.mapped_at(address)?)))).collect()
+    /// Returns the pages of a chunk that consists of whole pages.
+    pub(crate) fn pages_of(&self, chunk: ChunkId) -> Vec<MappedPage> {
+        let pages = self.heap.addresses(chunk).step_by(self.page as usize);
+        let mapped =
+            |address| Some(MappedPage { address, page: Arc::clone(self.mapped_at(address)?) });
+        pages.filter_map(mapped).collect()
     }
 
     /// Returns the addresses of the pages that a chunk covers as a whole.
     pub(crate) fn whole_pages(&self, chunk: ChunkId) -> Range<u64> {
-        let Range { start, end } = self.addresses(chunk);
+        let Range { start, end } = self.heap.addresses(chunk);
         let start = start.next_multiple_of(self.page);
         let end = end / self.page * self.page;
         start..end.max(start)
     }
 
     /// Sets what is mapped at an address.
-    pub(crate) fn set_slot(&mut self, address: u64, slot: PageSlot) {
+    pub(crate) fn set_page_state(&mut self, address: u64, state: PageState) {
         let page = self.page;
         let Some(map) = self.spans.iter_mut().find_map(|span| match &mut span.memory {
             SpanMemory::Pages(map) if map.contains(address) => Some(map),
@@ -189,33 +201,27 @@ impl State {
             return;
         };
         let index = ((address - map.start) / page) as usize;
-        if map.slots.len() <= index {
-            map.slots.resize_with(index + 1, PageSlot::default);
+        if map.states.len() <= index {
+            map.states.resize_with(index + 1, PageState::default);
         }
-        match slot {
-            PageSlot::Leaving(_) => self.leaving.insert(address),
+        match state {
+            PageState::Leaving(_) => self.leaving.insert(address),
             _ => self.leaving.remove(&address),
         };
-        map.slots[index] = slot;
+        map.states[index] = state;
     }
 
     /// Returns the page that is leaving an address.
     pub(crate) fn leaving_page(&self, address: u64) -> Option<Page> {
-        match self.slot(address) {
-            Some(PageSlot::Leaving(page)) => Some(Arc::clone(page)),
+        match self.page_state(address) {
+            Some(PageState::Leaving(page)) => Some(Arc::clone(page)),
             _ => None,
         }
     }
 
-    /// Returns the addresses of a chunk.
-    fn addresses(&self, chunk: ChunkId) -> Range<u64> {
-        let (start, units) = self.heap.range(chunk);
-        start..start + u64::from(units) * UNIT
-    }
-
     fn mapped_at(&self, address: u64) -> Option<&Page> {
-        match self.slot(address) {
-            Some(PageSlot::Mapped(page)) => Some(page),
+        match self.page_state(address) {
+            Some(PageState::Mapped(page)) => Some(page),
             _ => None,
         }
     }
@@ -224,10 +230,10 @@ impl State {
         self.leaving.range(addresses).next().is_some()
     }
 
-    fn slot(&self, address: u64) -> Option<&PageSlot> {
+    fn page_state(&self, address: u64) -> Option<&PageState> {
         self.spans.iter().find_map(|span| match &span.memory {
             SpanMemory::Pages(map) if map.contains(address) => {
-                map.slots.get(((address - map.start) / self.page) as usize)
+                map.states.get(((address - map.start) / self.page) as usize)
             }
             _ => None,
         })

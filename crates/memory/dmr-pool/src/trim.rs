@@ -53,7 +53,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             if self.reserved.load(Ordering::Relaxed) <= bytes {
                 break;
             }
-            arena.settle_everything(self.uses());
+            arena.free_all_ordered(self.uses());
             arena.lock().heap.flush();
             outcome = outcome.and(match self.paging() {
                 Some(paging) => self.trim_pages(arena, bytes, paging),
@@ -105,7 +105,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let mut outcome = self.wait_for_freed_regions();
         for arena in self.arenas() {
             outcome = outcome.and(self.uses().synchronize(&arena.pending_uses()));
-            arena.settle_everything(self.uses());
+            arena.free_all_ordered(self.uses());
         }
         outcome
     }

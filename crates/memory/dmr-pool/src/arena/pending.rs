@@ -46,10 +46,10 @@ impl Arena {
 
     /// Frees all pending chunks that its stream may use without waiting. Unlocks the arena now and
     /// then.
-    pub(crate) fn settle_everything(&self, uses: UseTable<'_>) {
+    pub(crate) fn free_all_ordered(&self, uses: UseTable<'_>) {
         let mut left = self.lock().pending.len();
         while left > 0 {
-            self.lock().settle_all(uses);
+            self.lock().free_ordered(uses);
             left = left.saturating_sub(AT_A_TIME);
         }
     }
@@ -59,10 +59,10 @@ impl Locked<'_> {
     /// Frees the oldest pending chunks, up to a few, as long as the arena's stream is ordered after
     /// their dependencies.
     #[inline]
-    pub(crate) fn settle_some(&mut self, uses: UseTable<'_>) {
+    pub(crate) fn free_oldest_ordered(&mut self, uses: UseTable<'_>) {
         for _ in 0..AT_ONCE {
             let Some(oldest) = self.pending.oldest() else { return };
-            if !self.settle(oldest, uses) {
+            if !self.free_if_ordered(oldest, uses) {
                 return;
             }
         }
@@ -71,21 +71,21 @@ impl Locked<'_> {
     /// Looks at the next few hundred pending chunks, and frees those whose dependencies the arena's
     /// stream is ordered after; returns whether there were any. The next call continues behind
     /// them.
-    pub(crate) fn settle_all(&mut self, uses: UseTable<'_>) -> bool {
+    pub(crate) fn free_ordered(&mut self, uses: UseTable<'_>) -> bool {
         let before = self.pending.len();
         if before <= AT_A_TIME {
             self.pending.restart();
         }
         for _ in 0..before.min(AT_A_TIME) {
             let Some(next) = self.pending.advance() else { break };
-            self.settle(next, uses);
+            self.free_if_ordered(next, uses);
         }
         self.pending.len() < before
     }
 
     /// Frees a pending chunk, if the arena's stream is ordered after its dependencies.
     #[inline]
-    fn settle(&mut self, entry: u32, uses: UseTable<'_>) -> bool {
+    fn free_if_ordered(&mut self, entry: u32, uses: UseTable<'_>) -> bool {
         #[cfg(test)]
         crate::tests::work::look();
         let stream = self.arena.home;
@@ -114,7 +114,7 @@ impl State {
         if self.pending.is_empty() {
             self.heap.set_changed();
         }
-        self.pending_units += u64::from(self.heap.range(chunk).1);
+        self.pending_units += u64::from(self.heap.units(chunk));
         let entry = self.pending.push(Pending { value: chunk, after });
         self.heap.set_pending(chunk, since, entry);
         self.unpolled += 1;
@@ -208,7 +208,7 @@ impl State {
             self.heap.set_changed();
         }
         self.heap.set_acquired(pending.value);
-        self.pending_units -= u64::from(self.heap.range(pending.value).1);
+        self.pending_units -= u64::from(self.heap.units(pending.value));
         Some(pending)
     }
 }

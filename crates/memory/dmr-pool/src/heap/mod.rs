@@ -15,6 +15,8 @@ mod holes;
 mod quick;
 mod window;
 
+use std::ops::Range;
+
 use bins::{Bin, Bins};
 pub(crate) use chunk::ChunkId;
 use chunk::{Chunk, Chunks, State};
@@ -220,10 +222,15 @@ impl Heap {
         self.chunks[id].state == State::Acquired
     }
 
-    /// Returns the address and the units of a chunk.
-    pub(crate) fn range(&self, id: ChunkId) -> (u64, u32) {
+    /// Returns the units of a chunk.
+    pub(crate) fn units(&self, id: ChunkId) -> u32 {
+        self.chunks[id].units
+    }
+
+    /// Returns the addresses of a chunk.
+    pub(crate) fn addresses(&self, id: ChunkId) -> Range<u64> {
         let Chunk { address, units, .. } = self.chunks[id];
-        (address, units)
+        address..address + u64::from(units) * UNIT
     }
 
     /// Describes an acquired chunk, as [`acquire`](Self::acquire) does.

@@ -19,7 +19,7 @@ use crate::PoolResource;
 use crate::acquire::{Found, Share};
 use crate::arena::{Arena, Request};
 use crate::heap::{ChunkId, UNIT, Window};
-use crate::span::{PageMap, PageSlot};
+use crate::span::{MappedPage, PageMap, PageState};
 use crate::transit::Hand;
 
 /// Addresses reserved at a time: this many times the device's memory, and no more than half of what
@@ -64,34 +64,38 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         // What cannot be unmapped now is tried again.
         let _ = self.unmap_leaving();
         let host = |arena| Host::of(arena, request.units, paging.pages);
-        let at_home = host(own);
-        let sources = self.sources(at_home.missing, request, paging.pages);
-        if at_home.missing > 0 && !self.may_find(1, &sources, paging.pages) {
+        let own_window = host(own);
+        let sources = self.sources(own_window.missing, request, paging.pages);
+        if own_window.missing > 0 && !self.may_find(1, &sources, paging.pages) {
             return Ok(None);
         }
         if share == Share::Limit
             && let Some(best) = self.others(own.home).map(host).min_by_key(|host| host.missing)
-            && best.missing < at_home.missing
+            && best.missing < own_window.missing
             && let sources = self.sources(best.missing, request, paging.pages)
             && let Some(found) = self.map_in(&best, own, request, sources, paging)?
         {
             return Ok(Some(found));
         }
-        self.map_in(&at_home, own, request, sources, paging)
+        self.map_in(&own_window, own, request, sources, paging)
     }
 
     /// Maps one page at addresses of the own arena for a request that needs no more: a new one, or
     /// one that is free in another arena. `None` if there is none, or too many have been moved.
-    pub(crate) fn map_at_home<'p>(&'p self, own: &'p Arena, request: Request) -> Option<Found<'p>> {
+    pub(crate) fn map_own_page<'p>(
+        &'p self,
+        own: &'p Arena,
+        request: Request,
+    ) -> Option<Found<'p>> {
         let paging = self.paging()?;
-        let at_home = Host::of(own, request.units, paging.pages);
-        if at_home.missing > 1 || self.exceeds_move_budget(paging.pages, at_home.missing) {
+        let own_window = Host::of(own, request.units, paging.pages);
+        if own_window.missing > 1 || self.exceeds_move_budget(paging.pages, own_window.missing) {
             return None;
         }
         let allowance = self.page_allowance(paging.pages, request);
         let sources = vec![Source::New(allowance), Source::Free];
         // On an error the request is served in another way, or that one returns its own.
-        self.map_in(&at_home, own, request, sources, paging).ok().flatten()
+        self.map_in(&own_window, own, request, sources, paging).ok().flatten()
     }
 
     fn map_in<'p>(
@@ -226,15 +230,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         for address in addresses {
             if let Some(page) = supply.unmapped.last() {
                 memory.map(page, address)?;
-                let mapped = supply.unmapped.pop().map_or(PageSlot::Empty, PageSlot::Mapped);
-                window.arena.lock().set_slot(address, mapped);
+                let mapped = supply.unmapped.pop().map_or(PageState::Empty, PageState::Mapped);
+                window.arena.lock().set_page_state(address, mapped);
             } else if let Some(donation) = supply.donations.iter_mut().find(|it| it.has_pages())
-                && let Some((old, page)) = donation.pages.pop()
+                && let Some(MappedPage { address: old, page }) = donation.pages.pop()
             {
                 memory.map(&page, address)?;
-                window.arena.lock().set_slot(address, PageSlot::Mapped(Arc::clone(&page)));
+                window.arena.lock().set_page_state(address, PageState::Mapped(Arc::clone(&page)));
                 let Detached { arena, .. } = &donation.chunk;
-                arena.lock().set_slot(old, PageSlot::Leaving(page));
+                arena.lock().set_page_state(old, PageState::Leaving(page));
                 let after = donation.chunk.last_uses();
                 pages.leaving().push_back(Leaving { home: arena.home, address: old, after });
                 pages.moved.fetch_add(1, Ordering::Relaxed);

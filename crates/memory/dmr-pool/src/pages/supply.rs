@@ -14,7 +14,7 @@ use crate::acquire::is_full;
 use crate::arena::{Arena, Request, State};
 use crate::claim::Claim;
 use crate::heap::{ChunkId, UNIT};
-use crate::span::Page;
+use crate::span::{MappedPage, Page};
 use crate::transit::Hand;
 
 /// The source of pages.
@@ -42,8 +42,8 @@ pub(super) struct Supply<'p> {
 pub(super) struct Donation<'p> {
     /// All of them.
     pub(super) chunk: Detached<'p>,
-    /// The pages that were not mapped elsewhere yet, with their old addresses.
-    pub(super) pages: Vec<(u64, Page)>,
+    /// The pages that were not mapped elsewhere yet, at their old addresses.
+    pub(super) pages: Vec<MappedPage>,
 }
 
 impl Donation<'_> {
@@ -232,7 +232,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         while let Some(mut claim) = supply.claims.pop() {
             let page = paging.memory.create(size, tag).inspect_err(|error| {
                 if is_full(error) {
-                    self.note_refusal(size);
+                    self.record_refusal(size);
                 }
             })?;
             if page.bytes() != size {
@@ -289,7 +289,7 @@ fn acquire_pending_pages(state: &mut State, wanted: usize) -> Option<Pending<Chu
     let Pending { value: chunk, after } = state.remove_pending(entry)?;
     let since = state.heap.acquired(chunk).since;
     let from = range.start.max(range.end.saturating_sub(page.saturating_mul(wanted as u64)));
-    let (start, _) = state.heap.range(chunk);
+    let start = state.heap.addresses(chunk).start;
     let push = |state: &mut State, rest: Option<ChunkId>| {
         rest.into_iter().for_each(|rest| state.push(rest, after.clone(), since));
     };

@@ -11,7 +11,7 @@ use super::detached::Detached;
 use super::{Leaving, Pages, Paging};
 use crate::PoolResource;
 use crate::arena::Arena;
-use crate::span::{PageSlot, SpanMemory};
+use crate::span::{MappedPage, PageState, SpanMemory};
 
 /// An address that was taken off the queue of those that pages leave. Goes back to its end when
 /// this is dropped, unless its page was unmapped.
@@ -65,7 +65,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let Some(arena) = self.arena_at(leaving.home.slot()) else { return Ok(()) };
         let Some(page) = arena.lock().leaving_page(leaving.address) else { return Ok(()) };
         paging.memory.unmap(&page, leaving.address)?;
-        arena.lock().set_slot(leaving.address, PageSlot::Empty);
+        arena.lock().set_page_state(leaving.address, PageState::Empty);
         Ok(())
     }
 
@@ -117,10 +117,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 (Detached::new(arena, &state, chunk, Dependencies::default(), self.uses()), free)
             };
             let mut outcome = Ok(());
-            for (address, page) in free {
+            for MappedPage { address, page } in free {
                 let unmapped = memory.unmap(&page, address);
                 if unmapped.is_ok() {
-                    arena.lock().set_slot(address, PageSlot::Empty);
+                    arena.lock().set_page_state(address, PageState::Empty);
                     pages.spare().push_back(page);
                 }
                 outcome = outcome.and(unmapped);
@@ -178,7 +178,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let Some(Paging { pages, .. }) = self.paging() else { return };
         // What fails here stays mapped, and is leaked.
         for arena in self.arenas() {
-            arena.settle_everything(self.uses());
+            arena.free_all_ordered(self.uses());
             arena.lock().heap.flush();
             let newest = arena.lock().heap.newest_free_pages(pages.size);
             if let Some(since) = newest {

@@ -130,7 +130,7 @@ proptest! {
                         prop_assert_eq!(Some(window.cost()), expected);
                     }
                     let chunk = heap.claim(&window);
-                    prop_assert!(heap.range(chunk).1 >= units);
+                    prop_assert!(heap.units(chunk) >= units);
                     if let Some(rest) = heap.cut_off(chunk, units) {
                         heap.merge(rest, clock);
                     }
@@ -159,12 +159,13 @@ proptest! {
                     prop_assert_eq!((whole.end - whole.start) / PAGE, expected);
                     let chunk = heap.acquire_pages(&pages);
                     let units = expected.min(wanted) * u64::from(PAGE_UNITS);
-                    prop_assert_eq!(u64::from(heap.range(chunk).1), units);
+                    prop_assert_eq!(u64::from(heap.units(chunk)), units);
                     heap.release_hole(chunk);
                 }
                 Step::PlaceAfter(nth, units) if !acquired.is_empty() => {
                     let chunk = acquired[nth % acquired.len()];
-                    let (address, before) = heap.range(chunk);
+                    let address = heap.addresses(chunk).start;
+                    let before = heap.units(chunk);
                     let start = address + u64::from(before) * UNIT;
                     let window = heap.window_after(chunk, units, PAGE, is_blocked);
                     let Some(window) = window else { continue };
