@@ -1,7 +1,14 @@
-//! The memory that one stream was the first to have: its free and its pending chunks, and the spans
-//! that they are cut from.
+//! A stream's arena: its spans, and the free and pending chunks cut from them.
+//!
+//! | module | what it is for |
+//! | --- | --- |
+//! | `pending` | chunks that were freed and may still be used by other streams |
+//! | `spans` | what chunks are cut from, and what is mapped where |
+//! | `transfer` | a chunk on its way between its arena and a block |
 
 mod pending;
+mod spans;
+mod transfer;
 
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
@@ -11,8 +18,10 @@ use dmr_core::{AllocTag, StreamId};
 use dmr_core::{SpinLock, SpinLockGuard};
 use dmr_streams::uses::{FreeSlot, PendingQueue};
 
-use crate::acquire::{LadderStep, StepCounts};
+pub(crate) use transfer::{ChunkLocation, FreedChunk, Placement, RetiredChunk};
+
 use crate::heap::{ChunkId, Heap, UNIT, smallest_of_bin};
+use crate::ladder::{LadderStep, StepCounts};
 use crate::span::Span;
 
 /// An arena. Its lock is never held across a driver call, nor while more than some thousand chunks
@@ -137,26 +146,6 @@ pub(crate) struct Locked<'a> {
     state: SpinLockGuard<'a, State>,
 }
 
-/// The location of a chunk: its arena, and its index there. Stored in the block's use slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ChunkLocation {
-    pub(crate) arena: usize,
-    pub(crate) chunk: ChunkId,
-}
-
-impl ChunkLocation {
-    #[inline]
-    pub(crate) fn to_payload(self) -> u64 {
-        (self.arena as u64) << u32::BITS | u64::from(self.chunk.get())
-    }
-
-    #[inline]
-    pub(crate) fn from_payload(payload: u64) -> Option<Self> {
-        let chunk = ChunkId::new(payload as u32)?;
-        Some(Self { arena: (payload >> u32::BITS) as usize, chunk })
-    }
-}
-
 /// Bytes by which the hint of an arena's live bytes may always be wrong, so that a small block that
 /// is allocated and freed again and again does not change the hint each time.
 const TOLERANCE: u64 = 256 << 10;
@@ -164,6 +153,7 @@ const TOLERANCE: u64 = 256 << 10;
 /// Loans that cost about as much as moving a page does: each is a search of other arenas, with
 /// queries.
 const LOANS_OF_A_PAGE: u32 = 64;
+
 impl Arena {
     /// Makes an arena whose hint of the live bytes is exact up to 1 part in 2 to the power of
     /// `exactness`, or up to the tolerance of small blocks.
@@ -362,20 +352,5 @@ impl DerefMut for Locked<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut State {
         &mut self.state
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slot_of_the_use_table_holds_any_chunk_of_any_arena() {
-        for arena in [0, 1, StreamId::MAX_SLOTS - 1] {
-            for chunk in [1, 1 << 20, u32::MAX].map(|index| ChunkId::new(index).unwrap()) {
-                let location = ChunkLocation { arena, chunk };
-                assert_eq!(ChunkLocation::from_payload(location.to_payload()), Some(location));
-            }
-        }
     }
 }

@@ -1,34 +1,11 @@
 //! Frees on the slow path: of chunks that other streams have used, and of blocks with an open
 //! window.
 
-use dmr_core::{BlockId, DeviceMemoryResource, StreamId};
-use dmr_streams::uses::{Dependencies, FreeSlot, Patience};
+use dmr_core::DeviceMemoryResource;
+use dmr_streams::uses::{Dependencies, Patience};
 
 use crate::PoolResource;
-use crate::arena::ChunkLocation;
-
-/// A block that was deallocated while a window was open.
-#[derive(Clone, Copy)]
-pub(crate) struct RetiredChunk {
-    pub(crate) id: BlockId,
-    pub(crate) payload: u64,
-    pub(crate) bytes: u64,
-}
-
-/// A chunk that no block has any more, on its way into its arena.
-pub(crate) struct FreedChunk {
-    pub(crate) location: ChunkLocation,
-    /// The home stream of the block.
-    pub(crate) home: StreamId,
-    /// The uses on other streams that `home` is not known to be ordered after.
-    pub(crate) after: Dependencies,
-    /// The use slot of the block; `None` if the chunk has not become one.
-    pub(crate) slot: Option<FreeSlot>,
-    /// Bytes to count as deallocated: none if the block was retired before.
-    pub(crate) deallocated: u64,
-    /// Bytes to count as freed.
-    pub(crate) freed: u64,
-}
+use crate::arena::{ChunkLocation, FreedChunk, RetiredChunk};
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Frees a chunk that other streams have used, or that another stream has borrowed.

@@ -10,19 +10,17 @@ use dmr_core::{
 };
 
 use crate::PoolResource;
-use crate::acquire::{Found, Share, is_full};
+use crate::acquire::{Found, is_full};
 use crate::arena::{Arena, Request};
 use crate::config::SEGMENT_STEP;
-use crate::heap::UNIT;
+use crate::heap::{MAX_CHUNK, UNIT};
+use crate::ladder::Share;
 use crate::pages::Pages;
 use crate::slack::Slack;
 use crate::transit::Hand;
 
 /// The tag of memory that a pool reserves for later blocks.
 const TAG: AllocTag = AllocTag::new("pool");
-/// A chunk has no more bytes: its units are a number of 32 bits, and a segment is larger than the
-/// chunk that it is for.
-pub(crate) const MAX_CHUNK: u64 = (u32::MAX / 2) as u64 * UNIT;
 /// Memory that is taken for later is taken in chunks of at most this many bytes.
 const MAX_RESERVED_CHUNK: u64 = 1 << 38;
 

@@ -8,8 +8,8 @@
 //! | --- | --- |
 //! | `heap` | chunks of memory, found by size; independent of streams |
 //! | `span` | the addresses that chunks are cut from, and the memory behind them: blocks or pages |
-//! | `arena` | the memory that one stream was the first to have: its heap, and its pending chunks |
-//! | `acquire` | the ladder: where memory comes from when a stream's own arena has none free |
+//! | `arena` | a stream's memory: its spans, and the free and pending chunks cut from them |
+//! | `acquire`, `ladder` | where memory comes from when a stream's own arena has none free, step by step |
 //! | `lend` | chunks that change hands between streams |
 //! | `grow` | memory from upstream: how much, and segments |
 //! | `trim` | the way of memory back to upstream |
@@ -18,7 +18,7 @@
 //! | `transit` | memory in the hands of threads, which others wait for before they refuse |
 //! | `deallocate` | where the chunk of a freed block goes |
 //! | `in_place` | growing a block where it is |
-//! | `observed` | reports of blocks to a memory checker |
+//! | `observed`, `regions` | reports of blocks to a memory checker |
 //! | `slack` | how much may be kept before memory is saved at the cost of time |
 //! | `stats` | what a pool holds, in numbers and as a map |
 
@@ -30,9 +30,11 @@ mod deallocate;
 mod grow;
 mod heap;
 mod in_place;
+mod ladder;
 mod lend;
 mod observed;
 mod pages;
+mod regions;
 mod resource;
 mod slack;
 mod span;
@@ -43,10 +45,11 @@ mod tests;
 mod transit;
 mod trim;
 
-pub use acquire::StepCounts;
 pub use config::PoolConfig;
+pub use heap::RegionState;
+pub use ladder::StepCounts;
 pub use resource::PoolResource;
-pub use stats::{FreeChunks, HeapRegion, PoolStats, RegionState};
+pub use stats::{FreeChunks, HeapRegion, PoolStats};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -7,50 +7,27 @@
 //! streams, a region is freed when its block is, and the pool does what it does without an
 //! observer.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::checked_round_up;
 use dmr_core::{
-    AllocTag, CaughtObserver, DeviceBlock, DeviceMemoryResource, Generation, MemoryObserver,
-    ResourceError, ResourceResult, StreamId,
+    AllocTag, CaughtObserver, DeviceBlock, DeviceMemoryResource, MemoryObserver, ResourceError,
+    ResourceResult, StreamId,
 };
 use dmr_streams::uses::Dependencies;
 
 use crate::PoolResource;
-use crate::arena::{Arena, ChunkLocation, Request};
-use crate::deallocate::FreedChunk;
+use crate::arena::{Arena, FreedChunk, Request};
 use crate::heap::{AcquiredChunk, ChunkId};
+use crate::regions::{FreedRegion, Observed};
 use crate::span::Span;
-use crate::sync::{self, Mutex, MutexGuard};
+use crate::sync::Mutex;
 
 /// Bytes behind each block, at least, that are no block's, so that an overrun is found.
 const GAP: usize = 1;
-
-/// The observer, and the blocks that it sees.
-#[derive(Debug)]
-pub(crate) struct Observed {
-    observer: CaughtObserver,
-    /// The value of [`MemoryObserver::follows_streams`]: if `true`, nothing is added to `freed`.
-    follows_streams: bool,
-    /// The blocks that were reported and are not freed, by address.
-    regions: LeakedInChild<Mutex<HashMap<u64, Generation>>>,
-    /// Oldest first. While it is locked, neither the driver nor the observer is called.
-    freed: LeakedInChild<Mutex<Vec<FreedRegion>>>,
-}
-
-/// The region of a block that was freed. The device may still use it.
-#[derive(Debug)]
-struct FreedRegion {
-    location: ChunkLocation,
-    /// All work with it.
-    after: Dependencies,
-    address: u64,
-    /// `None` if the region was not reported to the observer.
-    generation: Option<Generation>,
-}
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Reports the pool's memory to `observer`, a memory checker: its segments are heaps, and so
@@ -217,26 +194,5 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         checked_round_up(bytes, self.config.alignment)?;
         Err(ResourceError::beyond_device(bytes, self.device().total_memory()))
-    }
-}
-
-impl Observed {
-    /// Reports a region as freed, if it was reported as allocated.
-    fn report_freed(&self, address: u64, generation: Option<Generation>) {
-        if let Some(generation) = generation {
-            self.observer.region_freed(address, generation);
-        }
-    }
-
-    fn regions(&self) -> MutexGuard<'_, HashMap<u64, Generation>> {
-        sync::lock(&self.regions)
-    }
-
-    fn freed_uses(&self) -> Dependencies {
-        self.freed().iter().map(|region| &region.after).collect()
-    }
-
-    fn freed(&self) -> MutexGuard<'_, Vec<FreedRegion>> {
-        sync::lock(&self.freed)
     }
 }

@@ -14,13 +14,10 @@ use dmr_streams::uses::{BlocksInUse, Dependencies, Released, UseTable};
 use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
 
 use crate::PoolConfig;
-use crate::acquire::Placement;
-use crate::arena::{Arena, ChunkLocation, Request};
-use crate::deallocate::{FreedChunk, RetiredChunk};
-use crate::grow::MAX_CHUNK;
-use crate::heap::UNIT;
-use crate::observed::Observed;
-use crate::pages::Pages;
+use crate::arena::{Arena, ChunkLocation, FreedChunk, Placement, Request, RetiredChunk};
+use crate::heap::{MAX_CHUNK, UNIT};
+use crate::pages::{Pages, Paging};
+use crate::regions::Observed;
 use crate::slack::Slack;
 use crate::transit::Transit;
 
@@ -188,6 +185,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let mask = self.config.alignment - 1;
         let units = (((capacity + mask) & !mask) as u64 / UNIT) as u32;
         Request { units, bytes: bytes as u64, tag }
+    }
+
+    /// Returns the pool's pages and what maps them; `None` if it takes blocks.
+    pub(crate) fn paging(&self) -> Option<Paging<'_>> {
+        let (pages, memory) = self.pages.as_ref().zip(self.upstream.virtual_memory())?;
+        Some(Paging { pages, memory })
     }
 
     /// Routes every allocation through the slow path.

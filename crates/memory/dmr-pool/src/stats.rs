@@ -10,9 +10,9 @@ use dmr_core::size::human_bytes;
 use dmr_core::{AllocTag, DeviceMemoryResource, StreamId, Usage};
 
 use crate::PoolResource;
-use crate::acquire::StepCounts;
 use crate::arena::{Arena, State};
-use crate::heap::{ChunkReport, UNIT};
+use crate::heap::{ChunkReport, RegionState, UNIT};
+use crate::ladder::StepCounts;
 use crate::pages::Pages;
 
 /// The memory of a pool. A block counts with the bytes that its size was rounded up to.
@@ -71,18 +71,6 @@ pub struct HeapRegion {
     pub state: RegionState,
     /// The stream that was the first to have it.
     pub stream: StreamId,
-}
-
-/// The state of a chunk of a pool's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum RegionState {
-    /// A block.
-    InUse,
-    /// Free.
-    Cached,
-    /// Deallocated, and perhaps still used by other streams.
-    Pending,
 }
 
 impl PoolStats {

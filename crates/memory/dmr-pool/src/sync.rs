@@ -13,19 +13,3 @@ pub(crate) use std::thread::{ThreadId, current};
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     dmr_core::sync::ignore_poison(mutex.lock())
 }
-
-/// Returns the threads of the process that wait for hands of a pool.
-#[cfg(not(loom))]
-pub(crate) fn waits() -> &'static crate::transit::Waits {
-    static WAITS: crate::transit::Waits = crate::transit::Waits::new();
-    &WAITS
-}
-
-/// Returns the threads of the model that wait for hands of a pool.
-#[cfg(loom)]
-pub(crate) fn waits() -> &'static crate::transit::Waits {
-    loom::lazy_static! {
-        static ref WAITS: crate::transit::Waits = crate::transit::Waits::default();
-    }
-    &WAITS
-}

@@ -18,7 +18,7 @@
 
 use dmr_core::sync::ignore_poison;
 
-use crate::sync::{Condvar, Mutex, ThreadId, current, lock, waits};
+use crate::sync::{Condvar, Mutex, ThreadId, current, lock};
 
 /// The open hands of a pool's threads.
 #[derive(Debug, Default)]
@@ -125,7 +125,7 @@ impl Drop for Search<'_> {
 
 /// The threads that wait, for hands of any pool of the process.
 #[derive(Debug, Default)]
-pub(crate) struct Waits(Mutex<Vec<Wait>>);
+struct Waits(Mutex<Vec<Wait>>);
 
 #[derive(Debug)]
 struct Wait {
@@ -136,9 +136,25 @@ struct Wait {
 
 impl Waits {
     #[cfg(not(loom))]
-    pub(crate) const fn new() -> Self {
+    const fn new() -> Self {
         Self(Mutex::new(Vec::new()))
     }
+}
+
+/// Returns the threads of the process that wait for hands of a pool.
+#[cfg(not(loom))]
+fn waits() -> &'static Waits {
+    static WAITS: Waits = Waits::new();
+    &WAITS
+}
+
+/// Returns the threads of the model that wait for hands of a pool.
+#[cfg(loom)]
+fn waits() -> &'static Waits {
+    loom::lazy_static! {
+        static ref WAITS: Waits = Waits::default();
+    }
+    &WAITS
 }
 
 /// A thread that waits, until this is dropped.

@@ -13,6 +13,7 @@ mod bins;
 mod chunk;
 mod holes;
 mod quick;
+mod report;
 mod window;
 
 use std::ops::Range;
@@ -21,12 +22,16 @@ use bins::{Bin, Bins};
 pub(crate) use chunk::ChunkId;
 use chunk::{Chunk, Chunks, State};
 use quick::Quick;
+pub(crate) use report::ChunkReport;
+pub use report::RegionState;
 pub(crate) use window::Window;
-
-use crate::stats::RegionState;
 
 /// Bytes of a unit. Sizes are in units, addresses in bytes.
 pub(crate) const UNIT: u64 = 256;
+
+/// A chunk has no more bytes: its units are a number of 32 bits, and a segment is larger than the
+/// chunk that it is for.
+pub(crate) const MAX_CHUNK: u64 = (u32::MAX / 2) as u64 * UNIT;
 
 /// Spans, cut into chunks.
 #[derive(Debug, Default)]
@@ -65,15 +70,6 @@ pub(crate) struct AcquiredChunk {
     pub(crate) units: u32,
     /// The number at which it became free.
     pub(crate) since: u64,
-}
-
-/// The description of a chunk in a report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ChunkReport {
-    pub(crate) chunk: ChunkId,
-    pub(crate) address: u64,
-    pub(crate) bytes: u64,
-    pub(crate) state: RegionState,
 }
 
 /// A remainder of at most 1 / 2^`WORTH_SPLITTING` of the request is not split off: hardly any
@@ -291,32 +287,6 @@ impl Heap {
     pub(crate) fn clear_changed(&mut self) {
         self.last_bin = self.largest_bin();
         self.has_changed = false;
-    }
-
-    /// Describes the chunks in the records from index `from` to index `to`, in no particular order:
-    /// one of each `step` records. Holes are left out.
-    pub(crate) fn reports(
-        &self,
-        from: usize,
-        to: usize,
-        step: usize,
-    ) -> impl Iterator<Item = ChunkReport> {
-        self.chunks.batch(from, to, step).filter_map(|(id, chunk)| {
-            let state = match chunk.state {
-                State::Unused | State::Hole => return None,
-                State::Free => RegionState::Cached,
-                State::Pending => RegionState::Pending,
-                State::Acquired if self.quick.contains(chunk.units, id) => RegionState::Cached,
-                State::Acquired => RegionState::InUse,
-            };
-            let bytes = u64::from(chunk.units) * UNIT;
-            Some(ChunkReport { chunk: id, address: chunk.address, bytes, state })
-        })
-    }
-
-    /// Returns the number of records, in use or not.
-    pub(crate) fn records(&self) -> usize {
-        self.chunks.records()
     }
 
     /// Returns a free chunk of the smallest size that is at least `units`. If there is none,

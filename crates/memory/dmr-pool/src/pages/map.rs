@@ -16,9 +16,10 @@ use super::detached::Detached;
 use super::supply::{Source, Supply};
 use super::{Leaving, Pages, Paging};
 use crate::PoolResource;
-use crate::acquire::{Found, Share};
+use crate::acquire::Found;
 use crate::arena::{Arena, Request};
 use crate::heap::{ChunkId, UNIT, Window};
+use crate::ladder::Share;
 use crate::span::{MappedPage, PageMap, PageState};
 use crate::transit::Hand;
 

@@ -29,9 +29,9 @@ use dmr_core::process::LeakedInChild;
 use dmr_core::{DeviceMemoryResource, StreamId, VirtualMemory};
 use dmr_streams::uses::Dependencies;
 
+use crate::PoolConfig;
 use crate::span::Page;
 use crate::sync::{self, Mutex, MutexGuard};
-use crate::{PoolConfig, PoolResource};
 
 /// The pages of a pool that are in no arena. Neither lock is held while the driver is called.
 #[derive(Debug)]
@@ -105,13 +105,5 @@ impl Pages {
 
     fn leaving(&self) -> MutexGuard<'_, VecDeque<Leaving>> {
         sync::lock(&self.leaving)
-    }
-}
-
-impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Returns the pool's pages and what maps them; `None` if it takes blocks.
-    pub(crate) fn paging(&self) -> Option<Paging<'_>> {
-        let (pages, memory) = self.pages.as_ref().zip(self.upstream.virtual_memory())?;
-        Some(Paging { pages, memory })
     }
 }
