@@ -133,13 +133,13 @@ impl Ledger {
     /// the host heap for the next block.
     #[inline(always)]
     pub fn restart(&mut self, home: UseId) {
-        self.forget();
+        self.clear();
         self.last_write = Some(home);
     }
 
     /// Removes all entries, and keeps the ledger's memory on the host heap for the next block.
     #[inline(always)]
-    pub fn forget(&mut self) {
+    pub fn clear(&mut self) {
         if !self.reads.is_empty() {
             self.reads.clear();
         }

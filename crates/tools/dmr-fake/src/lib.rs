@@ -163,7 +163,7 @@ impl<R: DeviceMemoryResource> Harness for FakeHarness<R> {
         Ok(())
     }
 
-    fn settle(&self) -> ResourceResult<()> {
+    fn synchronize(&self) -> ResourceResult<()> {
         lock(&self.device).run_all();
         Ok(())
     }

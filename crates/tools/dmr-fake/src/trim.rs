@@ -3,8 +3,7 @@
 use super::{FakeResource, Fault};
 
 impl FakeResource {
-    /// Frees the blocks whose work has completed; returns by how many bytes `reserved` has
-    /// decreased.
+    /// Frees the blocks whose work has completed; returns the decrease of `reserved`, in bytes.
     pub(super) fn trim(&self) -> u64 {
         let mut state = self.state();
         let before = state.usage.reserved;

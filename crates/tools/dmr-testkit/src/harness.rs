@@ -75,7 +75,7 @@ impl<R: DeviceMemoryResource> Harness for ResourceHarness<R> {
         self.rig.ops().delay(stream, 20_000_000)
     }
 
-    fn settle(&self) -> ResourceResult<()> {
+    fn synchronize(&self) -> ResourceResult<()> {
         self.rig.device().synchronize()
     }
 

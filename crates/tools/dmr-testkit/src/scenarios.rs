@@ -56,7 +56,7 @@ impl Stage {
         stage.write(a, &block, 1).expect("a fill");
         stage.read(a, &block, 1).expect("a check");
         stage.free(block).expect("a free");
-        assert_eq!(stage.settle(), Ok(()));
+        assert_eq!(stage.wait_and_check(), Ok(()));
         stage
     }
 
@@ -71,7 +71,7 @@ impl Stage {
     }
 
     /// Waits for all work, reaps, and asserts that no check has found a wrong byte.
-    pub fn settle(&self) -> ResourceResult<()> {
+    pub fn wait_and_check(&self) -> ResourceResult<()> {
         for stream in self.streams() {
             self.ops.synchronize(stream)?;
         }

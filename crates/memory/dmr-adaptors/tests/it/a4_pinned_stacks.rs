@@ -58,8 +58,8 @@ impl Harness for Limited {
         self.0.delay(stream)
     }
 
-    fn settle(&self) -> ResourceResult<()> {
-        self.0.settle()
+    fn synchronize(&self) -> ResourceResult<()> {
+        self.0.synchronize()
     }
 
     fn verdict(&self) -> Result<(), String> {

@@ -237,7 +237,7 @@ pub(super) fn totals_never_decrease(s: &Subject<'_>) -> Outcome {
         watch("deallocate")?;
         s.try_reap()?;
         watch("try_reap")?;
-        s.settle()?;
+        s.synchronize()?;
         s.reap_pending()?;
         watch("reap_pending")?;
     }
@@ -252,7 +252,7 @@ pub(super) fn reaping_returns_the_bytes_it_freed(s: &Subject<'_>) -> Outcome {
             s.fill(s.a, &block, 1)?;
             s.deallocate(block)?;
         }
-        s.settle()?;
+        s.synchronize()?;
         let before = s.usage()?;
         let reaped = if waiting { s.reap_pending()? } else { s.try_reap()? };
         let after = s.usage()?;
@@ -262,7 +262,7 @@ pub(super) fn reaping_returns_the_bytes_it_freed(s: &Subject<'_>) -> Outcome {
             "reaping returns {reaped}; the usage went from {before:?} to {after:?}"
         );
         s.deallocate(live)?;
-        s.settle()?;
+        s.synchronize()?;
         s.reap_pending()?;
     }
     ensure!(s.reap_pending()? == 0, "there was nothing left to reap");
@@ -278,7 +278,7 @@ pub(super) fn reap_pending_leaves_only_live_blocks(s: &Subject<'_>) -> Outcome {
         s.deallocate(block)?;
     }
     s.fill(s.a, &live, 2)?;
-    // Not settled before: `reap_pending` itself has to wait.
+    // Not synchronized before: `reap_pending` itself has to wait.
     s.reap_pending()?;
     let usage = s.usage()?;
     ensure!(

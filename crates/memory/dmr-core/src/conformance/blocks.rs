@@ -88,10 +88,10 @@ pub(super) fn contents_survive_until_deallocate(s: &Subject<'_>) -> Outcome {
     s.reap_pending()?;
     s.expect(s.a, &block, 0xa1)?;
     // When all work is done, the other stream may use it, too.
-    s.settle()?;
+    s.synchronize()?;
     s.expect(s.b, &block, 0xa1)?;
     s.fill(s.b, &block, 0xb1)?;
-    s.settle()?;
+    s.synchronize()?;
     s.expect(s.a, &block, 0xb1)?;
     s.deallocate(block)
 }
@@ -108,7 +108,7 @@ pub(super) fn freed_memory_is_not_written_late(s: &Subject<'_>) -> Outcome {
         let second = s.allocate(LARGE, after)?;
         s.fill(after, &second, byte)?;
         s.expect(after, &second, byte)?;
-        s.settle()?;
+        s.synchronize()?;
         s.expect(after, &second, byte)?;
         s.deallocate(second)?;
     }

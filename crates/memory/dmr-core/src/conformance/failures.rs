@@ -22,7 +22,7 @@ pub(super) fn running_out_of_memory_changes_nothing(s: &Subject<'_>) -> Outcome 
     let again = s.resource.allocate(bytes, s.b, TAG).map(|block| blocks.push(block));
     let after = s.resource.usage();
     s.deallocate_all(blocks)?;
-    s.settle()?;
+    s.synchronize()?;
     s.reap_pending()?;
     let empty = s.usage()?;
 
@@ -51,7 +51,7 @@ pub(super) fn running_out_of_memory_changes_nothing(s: &Subject<'_>) -> Outcome 
     ensure!(empty.outstanding() == 0, "all blocks were deallocated: {empty:?}");
     let block = s.allocate(bytes, s.a)?;
     s.deallocate(block)?;
-    s.settle()?;
+    s.synchronize()?;
     s.reap_pending().map(drop)
 }
 
@@ -90,7 +90,7 @@ pub(super) fn a_dropped_block_leaks_visibly(s: &Subject<'_>) -> Outcome {
     let kept = s.allocate(ODD, s.a)?;
     drop(s.allocate(ODD, s.a)?);
     s.deallocate(kept)?;
-    s.settle()?;
+    s.synchronize()?;
     s.reap_pending()?;
     let usage = s.usage()?;
     ensure!(usage.live == ODD as u64, "a block of {ODD} bytes was dropped: {usage:?}");

@@ -80,7 +80,7 @@ pub trait Harness {
     fn delay(&self, stream: StreamId) -> ResourceResult<()>;
 
     /// Waits for all device work.
-    fn settle(&self) -> ResourceResult<()>;
+    fn synchronize(&self) -> ResourceResult<()>;
 
     /// Returns `Err` with a description if a race detector has found a race, `Ok` also where there
     /// is none.

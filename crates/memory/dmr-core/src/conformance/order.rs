@@ -32,7 +32,7 @@ pub(super) fn a_write_waits_for_a_write_on_another_stream(s: &Subject<'_>) -> Ou
     s.used(&block, s.a, Write, || s.fill(s.a, &block, 2))?;
     // Read now and when all work is done, to detect an earlier write that runs late.
     s.expect(s.a, &block, 2)?;
-    s.settle()?;
+    s.synchronize()?;
     s.expect(s.a, &block, 2)?;
     s.deallocate(block)
 }
@@ -67,7 +67,7 @@ pub(super) fn a_use_recorded_afterwards_is_waited_for(s: &Subject<'_>) -> Outcom
         return refuses(s);
     }
     let block = s.allocate(LARGE, s.a)?;
-    s.settle()?;
+    s.synchronize()?;
     slow_fill(s, s.b, &block, 1)?;
     s.record(&block, s.b)?;
     s.used(&block, s.a, Read, || s.expect(s.a, &block, 1))?;
@@ -81,7 +81,7 @@ pub(super) fn a_recorded_use_does_not_hide_an_earlier_one(s: &Subject<'_>) -> Ou
         return refuses(s);
     }
     let [block, witness] = [s.allocate(LARGE, s.a)?, s.allocate(LARGE, s.b)?];
-    s.settle()?;
+    s.synchronize()?;
     slow_fill(s, s.b, &witness, 1)?;
     s.record(&block, s.b)?;
     s.record(&block, s.a)?;
@@ -95,7 +95,7 @@ pub(super) fn a_free_waits_for_every_recorded_use(s: &Subject<'_>) -> Outcome {
     }
     for (byte, recorded) in [(1, false), (2, true)] {
         let first = s.allocate(LARGE, s.a)?;
-        s.settle()?;
+        s.synchronize()?;
         if recorded {
             slow_fill(s, s.b, &first, 0xf0)?;
             s.record(&first, s.b)?;
@@ -107,7 +107,7 @@ pub(super) fn a_free_waits_for_every_recorded_use(s: &Subject<'_>) -> Outcome {
         let second = s.allocate(LARGE, s.a)?;
         s.fill(s.a, &second, byte)?;
         s.expect(s.a, &second, byte)?;
-        s.settle()?;
+        s.synchronize()?;
         s.expect(s.a, &second, byte)?;
         s.deallocate(second)?;
     }
@@ -125,7 +125,7 @@ pub(super) fn fresh_memory_waits_for_its_previous_owner(s: &Subject<'_>) -> Outc
         let second = s.allocate(LARGE, s.a)?;
         s.used(&second, s.b, Write, || s.fill(s.b, &second, byte))?;
         s.used(&second, s.b, Read, || s.expect(s.b, &second, byte))?;
-        s.settle()?;
+        s.synchronize()?;
         s.used(&second, s.b, Read, || s.expect(s.b, &second, byte))?;
         s.deallocate(second)?;
     }

@@ -79,7 +79,7 @@ impl<'a> Subject<'a> {
 
     /// Ends a check: waits for all work, and fails if there was a race.
     pub(super) fn conclude(&self) -> Outcome {
-        self.settle()?;
+        self.synchronize()?;
         self.harness.verdict().map_err(|race| Failure::new(format!("race: {race}")))
     }
 
@@ -117,8 +117,8 @@ impl<'a> Subject<'a> {
         self.harness.delay(stream).map_err(|e| failed("delay", e))
     }
 
-    pub(super) fn settle(&self) -> Outcome {
-        self.harness.settle().map_err(|e| failed("settle", e))
+    pub(super) fn synchronize(&self) -> Outcome {
+        self.harness.synchronize().map_err(|e| failed("synchronize", e))
     }
 
     pub(super) fn try_reap(&self) -> Outcome<u64> {

@@ -118,7 +118,7 @@ pub(super) fn a_stale_id_is_use_after_free(s: &Subject<'_>) -> Outcome {
     let stale = block.id();
     s.deallocate(block)?;
     is_use_after_free(s, stale)?;
-    s.settle()?;
+    s.synchronize()?;
     s.reap_pending()?;
     is_use_after_free(s, stale)?;
     // Another block may be at that address now.

@@ -13,7 +13,7 @@ pub(super) fn trimming_returns_only_unused_memory(s: &Subject<'_>) -> Outcome {
     }
     // While work is in progress, and twice when it is done.
     trim(s, 0)?;
-    s.settle()?;
+    s.synchronize()?;
     s.reap_pending()?;
     ensure!(trim(s, u64::MAX)? == 0, "there is no more reserved than may be kept");
     for _ in 0..2 {
@@ -21,14 +21,14 @@ pub(super) fn trimming_returns_only_unused_memory(s: &Subject<'_>) -> Outcome {
         s.expect(s.a, &live, 1)?;
     }
     s.deallocate(live)?;
-    s.settle()?;
+    s.synchronize()?;
     s.reap_pending()?;
     trim(s, 0)?;
     let usage = s.usage()?;
     ensure!(usage.reserved == 0, "no block is left, and everything was trimmed: {usage:?}");
     let block = s.allocate(LARGE, s.b)?;
     s.deallocate(block)?;
-    s.settle()?;
+    s.synchronize()?;
     s.reap_pending().map(drop)
 }
 

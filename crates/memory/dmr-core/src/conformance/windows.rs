@@ -219,7 +219,7 @@ pub(super) fn a_block_deallocated_inside_a_window_outlives_it(s: &Subject<'_>) -
     still_retired("deallocated")?;
     s.try_reap()?;
     still_retired("reaped")?;
-    s.settle()?;
+    s.synchronize()?;
     s.reap_pending()?;
     still_retired("all work done, and reap_pending called")?;
     let second = s.allocate(LARGE, s.a)?;

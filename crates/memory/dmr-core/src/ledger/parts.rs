@@ -115,7 +115,7 @@ impl PartLedger {
     }
 
     /// Removes all uses, and keeps the memory of a short list on the host heap.
-    pub fn forget(&mut self) {
+    pub fn clear(&mut self) {
         self.ranges.clear();
         if self.ranges.capacity() > KEPT {
             self.ranges = Vec::new();
@@ -176,7 +176,7 @@ impl PartLedger {
 
     /// Removes a use of these bytes that is done, and all earlier uses of its stream. If it is a
     /// write, removes all uses of these bytes by other streams, which were ordered before it.
-    pub fn forget_done(&mut self, bytes: ByteRange, access: Access, done: UseId) {
+    pub fn remove_done(&mut self, bytes: ByteRange, access: Access, done: UseId) {
         if access.writes() && !bytes.is_empty() {
             let (first, end) = self.split(bytes);
             for range in &mut self.ranges[first..end] {

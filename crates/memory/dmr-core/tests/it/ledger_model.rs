@@ -137,7 +137,7 @@ fn a_ledger_that_was_restarted_is_that_of_a_new_block() {
     let mut ledger = after(&[(Read, UseId::new(B, 1)), (Read, UseId::new(C, 1))]);
     ledger.restart(UseId::new(C, 3));
     assert_eq!(sorted(ledger.entries()), [UseId::new(C, 3)]);
-    ledger.forget();
+    ledger.clear();
     assert_eq!(sorted(ledger.entries()), []);
 }
 

@@ -291,7 +291,7 @@ impl Model {
         let Stage::Recorded { seq, event } = stage else { return self.advance(at) };
         self.windows.remove(at);
         join(&mut self.done, &event);
-        self.ledger.forget_done(bytes, access, UseId::new(stream, seq));
+        self.ledger.remove_done(bytes, access, UseId::new(stream, seq));
     }
 
     /// Closes every window, then frees.

@@ -128,7 +128,7 @@ impl SlotState {
                 return true;
             }
             parts.ledger.copy(&self.ledger);
-            self.ledger.forget();
+            self.ledger.clear();
         }
         parts.ledger.make_room(is_done);
         match end {
@@ -137,7 +137,7 @@ impl SlotState {
                 self.used = true;
                 parts.ledger.commit(bytes, access, used);
             }
-            WindowEnd::Done(done) => parts.ledger.forget_done(bytes, access, done),
+            WindowEnd::Done(done) => parts.ledger.remove_done(bytes, access, done),
         }
         true
     }

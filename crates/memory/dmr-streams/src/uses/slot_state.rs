@@ -73,7 +73,7 @@ impl SlotState {
     pub(super) fn restart(&mut self, allocation: UseId) {
         self.ledger.restart(allocation);
         if let Some(parts) = &mut self.parts {
-            parts.ledger.forget();
+            parts.ledger.clear();
         }
     }
 

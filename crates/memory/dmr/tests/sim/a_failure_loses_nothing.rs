@@ -22,7 +22,7 @@ fn lose_nothing(make: impl Fn(&Rig) -> Arc<dyn DeviceMemoryResource>) {
             |rig, stage| {
                 let played = (scenario.play)(&stage);
                 // The one failure may come only now.
-                let settled = stage.settle().or_else(|_| stage.settle());
+                let settled = stage.wait_and_check().or_else(|_| stage.wait_and_check());
                 let what = format!("{}: played {played:?}", scenario.name);
                 assert_eq!(settled, Ok(()), "{what}");
                 assert_eq!(stage.resource().usage().outstanding(), 0, "{what}");

@@ -59,7 +59,7 @@ fn every_scenario_is_ordered() {
             let rig = Rig::simulated();
             let stage = Stage::new(&rig, make(&rig));
             (scenario.play)(&stage).unwrap();
-            stage.settle().unwrap();
+            stage.wait_and_check().unwrap();
             assert_eq!(stage.resource().usage().outstanding(), 0, "{name}: {}", scenario.name);
             drop(stage);
             assert_eq!(rig.verdict(), Ok(()), "{name}: {}", scenario.name);

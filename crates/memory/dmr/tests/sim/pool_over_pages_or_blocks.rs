@@ -107,7 +107,7 @@ fn every_dependency_between_streams_is_kept_on_both() {
             let runtime = builder(&rig).build().unwrap();
             let stage = Stage::new(&rig, Arc::clone(runtime.resource()));
             assert_eq!((scenario.play)(&stage), Ok(()), "{}", scenario.name);
-            assert_eq!(stage.settle(), Ok(()), "{}", scenario.name);
+            assert_eq!(stage.wait_and_check(), Ok(()), "{}", scenario.name);
             assert_eq!(stage.resource().usage().outstanding(), 0, "{}", scenario.name);
             drop((stage, runtime));
             rig.assert_clean();

@@ -23,7 +23,7 @@ fn play(stack: Stack, scenario: Scenario) -> Outcome {
     let stage = Stage::new(stack)?;
     let played = scenarios::Stage::new(&stage.rig, Arc::clone(stage.resource()));
     (scenario.play)(&played)?;
-    played.settle()?;
+    played.wait_and_check()?;
     drop(played);
     stage.finish()
 }
