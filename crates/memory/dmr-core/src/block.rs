@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::human::human_bytes;
 use crate::{AllocTag, Generation, ResourceError, ResourceResult, StreamId};
 
 /// One allocation of device memory, or a [part](DeviceBlock::narrow) of one.
@@ -281,8 +282,23 @@ impl fmt::Display for DeviceBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let p = self.parts();
         let name = format_args!("block {}", p.generation);
-        crate::upstream::write_block(f, name, p.bytes, p.tag, p.alloc_stream)
+        write_block(f, name, p.bytes, p.tag, p.alloc_stream)
     }
+}
+
+/// Writes how messages name a block.
+pub(crate) fn write_block(
+    f: &mut fmt::Formatter<'_>,
+    name: fmt::Arguments<'_>,
+    bytes: usize,
+    tag: AllocTag,
+    home: StreamId,
+) -> fmt::Result {
+    write!(f, "{name} ({}", human_bytes(bytes as u64))?;
+    if !tag.is_untagged() {
+        write!(f, ", tag {:?}", tag.name())?;
+    }
+    write!(f, ", {home})")
 }
 
 /// The identity of a block: a `Copy` snapshot that holds no borrow.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::size::human_bytes;
+use crate::human::human_bytes;
 use crate::{AllocTag, Generation, StreamId};
 
 /// A write outside of a block, or after it was freed.

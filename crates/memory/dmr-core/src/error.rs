@@ -11,8 +11,8 @@ pub use problems::{SizeProblem, StreamProblem};
 
 use std::sync::Arc;
 
+use crate::human::human_bytes;
 use crate::shortage::{Held, Named, Pooled, SharedBy, advice, lack};
-use crate::size::human_bytes;
 use crate::{Access, AllocTag, DeviceBlock, Generation, StreamId};
 
 /// The result of a resource's methods.

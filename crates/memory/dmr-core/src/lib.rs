@@ -32,6 +32,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod access;
 pub mod at_exit;
 pub mod block;
 pub mod bytes;
@@ -43,6 +44,7 @@ mod forward;
 pub mod generation;
 mod given_away;
 pub mod host;
+mod human;
 pub mod ledger;
 pub mod observer;
 pub mod ops;
@@ -64,6 +66,7 @@ pub mod usage;
 pub mod uses;
 pub mod virtual_memory;
 
+pub use access::Access;
 pub use block::{BlockId, BlockParts, BlockSlot, BlockState, DeviceBlock};
 pub use bytes::ByteRange;
 pub use error::{Corruption, CorruptionKind, DeallocateError, ResourceError, ResourceResult};
@@ -82,5 +85,5 @@ pub use stream::{StreamId, StreamPoolId};
 pub use tag::AllocTag;
 pub use tracking::{UseTracking, UseTrackingExt};
 pub use usage::Usage;
-pub use uses::{Access, BlockUse, UseToken, UseTokens};
+pub use uses::{BlockUse, UseToken, UseTokens};
 pub use virtual_memory::{AddressRange, DestroyError, PhysicalMemory, ReleaseError, VirtualMemory};

@@ -9,10 +9,9 @@ use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use crate::{ResourceError, ResourceResult};
-
 #[cfg(unix)]
 mod closed;
+mod refusal;
 #[cfg(unix)]
 pub use closed::ClosedInChild;
 
@@ -21,7 +20,7 @@ pub use closed::ClosedInChild;
 /// A child has no GPU, and a lock of its parent may be held forever by a thread that the child does
 /// not have. So each type with device memory stores a `Process`, and checks it before it takes a
 /// lock or calls the driver: a call that can fail returns
-/// [`ForkedProcess`](ResourceError::ForkedProcess), and one that cannot returns zero, `false` or
+/// [`ForkedProcess`](crate::ResourceError::ForkedProcess), and one that cannot returns zero, `false` or
 /// nothing.
 ///
 /// ```
@@ -54,16 +53,6 @@ impl Process {
     #[inline]
     pub fn is_current(self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)
-    }
-
-    /// Refuses a call in a forked child.
-    ///
-    /// # Errors
-    ///
-    /// [`ForkedProcess`](ResourceError::ForkedProcess), with this device ordinal.
-    #[inline]
-    pub fn check(self, device_ordinal: usize) -> ResourceResult<()> {
-        if self.is_current() { Ok(()) } else { Err(ResourceError::forked_process(device_ordinal)) }
     }
 }
 
@@ -202,6 +191,7 @@ fn watch() {}
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
+    use crate::ResourceError;
     use std::sync::Mutex;
     use std::sync::atomic::AtomicBool;
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::AllocTag;
-use crate::size::human_bytes;
+use crate::human::human_bytes;
 
 /// The live blocks of one tag: part of [`OutOfBudget`](crate::ResourceError::OutOfBudget) and
 /// [`OutOfMemory`](crate::ResourceError::OutOfMemory).

@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use crate::size::human_bytes;
+use crate::block::write_block;
 use crate::{
     AllocTag, BlockId, DeallocateError, DeviceBlock, ResourceError, ResourceResult, StreamId,
 };
@@ -106,19 +106,4 @@ impl fmt::Display for Expected {
         let Self { bytes, home } = *self;
         write_block(f, format_args!("a block"), bytes, AllocTag::UNTAGGED, home)
     }
-}
-
-/// Writes how messages name a block.
-pub(crate) fn write_block(
-    f: &mut fmt::Formatter<'_>,
-    name: fmt::Arguments<'_>,
-    bytes: usize,
-    tag: AllocTag,
-    home: StreamId,
-) -> fmt::Result {
-    write!(f, "{name} ({}", human_bytes(bytes as u64))?;
-    if !tag.is_untagged() {
-        write!(f, ", tag {:?}", tag.name())?;
-    }
-    write!(f, ", {home})")
 }
