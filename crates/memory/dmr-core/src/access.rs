@@ -1,4 +1,4 @@
-//! What device work does with the memory of a block.
+//! Kinds of access of device work to the memory of a block.
 
 /// The kind of access of device work to the memory of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -211,6 +211,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         own: &'p Arena,
         request: Request,
     ) -> ResourceResult<Option<Found<'p>>> {
+        // Over blocks, free segments of the wrong size may be all that upstream lacks; pages have
+        // been moved by now. Then the host waits, as no earlier step does.
         if self.pages.is_none() {
             // What cannot go back stays, and the caller has an error to return.
             let _ = self.trim_own_to(0);

@@ -296,6 +296,8 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         #[cfg(test)]
         crate::tests::work::unlocks();
+        // Every allocation and free ends here. While the live bytes are in the range for which the
+        // hint is exact enough, this costs a subtraction and a comparison.
         let live = self.state.counts.allocated - self.state.counts.returned;
         if live.wrapping_sub(self.state.live_from) > self.state.live_range {
             self.update_live(live);

@@ -1,4 +1,10 @@
 //! The bytes that a pool has from upstream, and those that it is about to take.
+//!
+//! No lock is held while upstream is called, so two threads may grow at the same time. Each first
+//! adds the bytes that it needs to one counter, within the limits, and only then calls: together
+//! they never exceed a limit, and a call that fails takes its bytes off again. The cost is that a
+//! thread may be refused bytes that another one has claimed and does not get; it finds that out in
+//! its next search ([`transit`](crate::transit)).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -49,6 +55,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// has less, or [`ask_upstream_again`](Self::ask_upstream_again) is called.
     pub(crate) fn record_refusal(&self, bytes: u64) {
         let refused = self.reserved.load(Ordering::Relaxed).saturating_add(bytes);
+        // Other requests of this size would be refused as well, and each refusal is a driver call.
         self.upstream_has.store(refused.saturating_sub(1), Ordering::Relaxed);
     }
 
@@ -63,6 +70,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         claim.bytes -= bytes;
         let reserved = self.reserved.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.reserved_high.fetch_max(reserved, Ordering::Relaxed);
+        // It has just shown that it has as much as this.
         self.upstream_has.fetch_max(reserved, Ordering::Relaxed);
     }
 

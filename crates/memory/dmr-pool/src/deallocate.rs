@@ -29,6 +29,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         let mut state = arena.lock();
         state.end_block(location.chunk, slot, deallocated, freed);
+        // Often the home stream has waited for the other uses already, or they are done.
         if after.is_empty() || uses.is_after(arena.home, &after) {
             state.heap.release(location.chunk, uses.submitted(arena.home));
             return;

@@ -145,6 +145,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let is_exact = self.is_dedicated(request) || request.bytes == 0;
         let step = if is_exact { least } else { least.max(growth) };
         let mut outcome = Ok(None);
+        // A large step saves calls of upstream, but near its limit only the least may fit.
         for bytes in std::iter::once(step).chain((least < step).then_some(least)) {
             let Some(mut claim) = self.claim(bytes, |_| true) else { continue };
             hand.hold();

@@ -1,7 +1,14 @@
 //! Chunks for one stream that another stream has used: pending chunks of its own arena, and chunks
 //! that it borrows from other arenas.
 //!
-//! A chunk that is lent stays in its arena, and its pages stay mapped at their addresses.
+//! A chunk that is lent stays in its arena, and its pages stay mapped at their addresses: when its
+//! block is freed, it is pending there until the borrower is done with it. So an address never
+//! changes its arena, and neighbours are always merged, whichever streams have used them.
+//!
+//! Lending comes in two strengths. *Ready*: the borrower is ordered after the lender's work and all
+//! uses already, so the chunk is as good as its own. *Waiting*: it is made to wait, which costs
+//! overlap, so the ladder first grows within the slack. Locks of other arenas are only tried: a
+//! thread that queued for them would be in the way of the streams that own them.
 
 use dmr_core::{DeviceMemoryResource, StreamId};
 use dmr_streams::uses::{Dependencies, Pending};
@@ -22,6 +29,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.lenders(home, request).find_map(|mut state| {
             let arena = state.arena;
             let lender = state.arena.home.slot();
+            // The lender's own work is in no dependency list: it is everything up to `since`.
             let is_after = |since| uses.is_after_number(home, lender, since);
             let ready = |after: &Dependencies, since| is_after(since) && uses.is_after(home, after);
             if let Some(Pending { value: chunk, .. }) = state.acquire_pending(request, ready) {
@@ -117,6 +125,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Acquires a chunk of the arena whose free chunk is hardly larger than the request.
     fn lend_closest(&self, home: StreamId, request: Request) -> Option<Found<'_>> {
+        // The first that fits would often be a much larger chunk, whose pages another stream could
+        // have had as a whole.
         let fits = self
             .lenders(home, request)
             .filter_map(|mut state| Some((state.heap.fit(request.units)?, state.arena)));
@@ -132,6 +142,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         request: Request,
     ) -> Option<Found<'p>> {
         let arena = state.arena;
+        // The wait is a driver call, made with the arena unlocked. Until then a search that comes
+        // by does not see the chunk, so it has to see the hand.
         let hand = self.transit.open();
         let (chunk, pending) = match state.heap.acquire(request.units) {
             Some(chunk) => (chunk, Dependencies::default()),

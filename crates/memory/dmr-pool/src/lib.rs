@@ -9,7 +9,7 @@
 //! | `heap` | chunks of memory, found by size; independent of streams |
 //! | `span` | the addresses that chunks are cut from, and the memory behind them: blocks or pages |
 //! | `arena` | a stream's memory: its spans, and the free and pending chunks cut from them |
-//! | `acquire`, `ladder` | where memory comes from when a stream's own arena has none free, step by step |
+//! | `acquire`, `ladder` | the ladder: where memory comes from when the own arena has none free |
 //! | `lend` | chunks that change hands between streams |
 //! | `grow` | memory from upstream: how much, and segments |
 //! | `trim` | the way of memory back to upstream |

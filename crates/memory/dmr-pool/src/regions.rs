@@ -1,4 +1,4 @@
-//! What the memory checker of a pool has got reports of: the regions of blocks.
+//! The regions that the observer of a pool sees: one for each block.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,13 @@
 //! The slack of a pool: the memory that it may reserve before it saves memory at the cost of time.
+//!
+//! A wait costs overlap each time, growth costs memory once. So a pool grows as long as it reserves
+//! hardly more than is live, or was at the peak, and beyond that makes streams wait, moves pages or
+//! returns segments first. Two things move the bound. *Contention*: threads that find each other's
+//! arenas locked pay for sharing memory with time, so they get more of it. *Decay*: a program that
+//! was large once, or had many threads, is not granted that for ever.
+//!
+//! All of it is a hint: the counters are relaxed, and a lost update makes the bound a little wrong
+//! for a while.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -58,6 +67,7 @@ impl Slack {
     pub(crate) fn decay(&self, allocated: u64, live: u64) {
         let before = self.decayed_at.load(Ordering::Relaxed);
         let mut peak = self.peak.load(Ordering::Relaxed);
+        // The clock is bytes that were allocated, not time: a program that pauses loses nothing.
         let steps = allocated.saturating_sub(before) / (peak.max(Self::SMALL) * PEAKS);
         // One of several threads does it.
         let is_mine = steps > 0

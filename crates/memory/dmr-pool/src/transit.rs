@@ -105,6 +105,9 @@ impl Search<'_> {
                 let older = hands.open.iter().filter(|hand| hand.number < now);
                 older.map(|hand| hand.thread).collect::<Vec<_>>()
             };
+            // Only hands that are open now count: memory in a hand that opens later was free while
+            // this search ran, or comes out of a hand that counts. So a wait ends, however many
+            // hands are opened meanwhile.
             while let Some(_waiting) = Waiting::begin(me, owners(&hands)) {
                 hands.waiting += 1;
                 let woken = self.transit.closed.wait(hands);
@@ -165,6 +168,8 @@ impl Waiting {
     /// Notes that `thread` is about to wait for `owners`. `None` if there is none, or if it would
     /// wait for itself: one of them waits for it, or for a thread that does.
     fn begin(thread: ThreadId, owners: Vec<ThreadId>) -> Option<Self> {
+        // One lock for all pools, from the look at the graph to the new edge: of two threads that
+        // are about to wait for each other, the second sees the first.
         let mut waits = lock(&waits().0);
         let mut reached = owners.clone();
         let mut next = 0;
@@ -216,6 +221,8 @@ impl Drop for Hand<'_> {
         let mut hands = lock(&self.transit.hands);
         let at = hands.open.iter().position(|open| open.number == self.number);
         if let Some(closed) = at.map(|at| hands.open.swap_remove(at)).filter(|it| it.holds_memory) {
+            // The memory is where a search finds it now, but one that is under way may be past that
+            // place. A thread's own hand hides nothing from its own search.
             for search in &mut hands.searches {
                 search.may_have_missed |= search.thread != closed.thread;
             }

@@ -125,6 +125,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 let oldest = state.pending.oldest();
                 oldest.and_then(|entry| state.remove_pending(entry))
             } {
+                // Upstream need not track uses: it orders a free after the home stream's work only.
+                // So that stream comes after everything else first.
                 let is_ordered = match self.uses().has_ended(arena.home) {
                     // It can be given no wait any more.
                     true => self.uses().poll(&after).unwrap_or(false),

@@ -1,4 +1,15 @@
 //! The pending chunks of an arena: freed, and perhaps still used by other streams.
+//!
+//! A free makes no stream wait. It puts the chunk into a queue with its dependencies, and the chunk
+//! becomes free when the arena's stream is ordered after all of them: because the device has
+//! completed them, or because the stream has waited for them for another reason. Nothing tells the
+//! pool of either, so each free of such a chunk looks at the oldest entries, whose work is most
+//! likely done, and now and then has the device polled. Looking is cheap and polling is a driver
+//! call, so one poll is for many chunks: uses of a stream complete in order, and the newest one's
+//! completion covers all before it.
+//!
+//! The chunks are in the heap's bins too, by size: a stream that would rather wait than grow finds
+//! a pending chunk that fits.
 
 use dmr_streams::uses::{Dependencies, DependencyOrder, Pending, UseTable};
 
@@ -95,6 +106,8 @@ impl Locked<'_> {
             return false;
         }
         let Some(Pending { value: chunk, .. }) = self.remove_pending(entry) else { return false };
+        // Another stream comes after those uses by coming after this stream, whose waits for them
+        // are all submitted by now.
         let since = match order {
             // No stream has to be ordered after work that is known to be done.
             DependencyOrder::Done => self.heap.acquired(chunk).since,
@@ -163,6 +176,8 @@ impl State {
                 #[cfg(test)]
                 crate::tests::work::look();
                 let AcquiredChunk { units, since, .. } = self.heap.acquired(chunk);
+                // A pending chunk is acquired whole: a much larger one would be wasted on the
+                // request.
                 if units > most || tries == TRIES {
                     return None;
                 }

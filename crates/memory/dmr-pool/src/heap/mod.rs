@@ -162,6 +162,7 @@ impl Heap {
         };
         let units = self.chunks[before].units;
         let more = self.chunks[id].units;
+        // Most merges add little to a large chunk, which keeps its place in the tree then.
         if self.free.stays(&self.chunks, before, units + more) {
             self.free_units += u64::from(more);
             self.absorb(before, id);

@@ -166,6 +166,7 @@ impl Heap {
     #[inline]
     pub(super) fn is_best(&self, recent: ChunkId, units: u32) -> bool {
         let &Chunk { units: size, before, after, .. } = &self.chunks[recent];
+        // Merged with a free chunk before it, the request would be cut from that one's beginning.
         if size != units || before.is_some_and(|before| self.is_free(before)) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! What a heap reports of its chunks.
+//! Reports of a heap's chunks.
 
 use super::chunk::State;
 use super::{ChunkId, Heap, UNIT};

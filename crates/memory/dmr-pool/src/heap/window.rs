@@ -72,6 +72,8 @@ impl Heap {
             let run = chunk.end() - chunk.address;
             return Some(Window { first: id, addresses, missing: 0, run });
         }
+        // No free chunk is large enough, so a window has a hole in it: the runs of holes are all
+        // runs that matter.
         let mut best = None::<Window>;
         let mut run = Run::default();
         for hole in self.holes() {

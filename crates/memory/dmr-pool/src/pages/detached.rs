@@ -1,4 +1,7 @@
 //! A chunk that is out of its arena while pages are mapped and unmapped in it.
+//!
+//! The driver is called with no lock held, and may fail half-way. The page map has which parts
+//! have memory by then, so that dropping the value is right whatever has happened.
 
 use dmr_streams::uses::{Dependencies, UseTable};
 

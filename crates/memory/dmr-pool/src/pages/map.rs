@@ -70,6 +70,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if own_window.missing > 0 && !self.may_find(1, &sources, paging.pages) {
             return Ok(None);
         }
+        // A window of another arena may lack fewer pages, and each page that need not move saves 50
+        // µs; but the chunk is borrowed then, so only where the pool is at its limit.
         if share == Share::Limit
             && let Some(best) = self.others(own.home).map(host).min_by_key(|host| host.missing)
             && best.missing < own_window.missing
@@ -118,6 +120,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             window = self.plan(host, request.units, &hand);
         }
         let Some(window) = window else { return Ok(None) };
+        // Before pages are fetched: a stream that can be given no wait would have moved them in
+        // vain.
         if !self.order_after(own.home, &window.last_uses()) {
             return Ok(None);
         }
@@ -236,6 +240,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             } else if let Some(donation) = supply.donations.iter_mut().find(|it| it.has_pages())
                 && let Some(MappedPage { address: old, page }) = donation.pages.pop()
             {
+                // Mapped twice for a while: the new user comes after the old ones on its stream,
+                // and unmapping has to wait for them on the host.
                 memory.map(&page, address)?;
                 window.arena.lock().set_page_state(address, PageState::Mapped(Arc::clone(&page)));
                 let Detached { arena, .. } = &donation.chunk;

@@ -1,4 +1,11 @@
 //! Pages for addresses that lack them: where they come from.
+//!
+//! Spare pages are free of charge, new ones cost memory, and a page that is free elsewhere costs a
+//! move of 50 µs. So the sources are in an order, and the order depends on how much the pool has
+//! and has moved. The pages of a request are acquired together or not at all, without a driver
+//! call, one thread at a time; then they are created and mapped with no lock held. What a thread
+//! has in its hand goes back where it was when the hand is dropped, also when upstream fails or
+//! panics.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -101,6 +108,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let allowance = self.page_allowance(pages, request);
         let mut sources = vec![Source::New(allowance)];
         let available = pages.spare().len() as u64 + self.claimable_pages(allowance, pages);
+        // A program with blocks of hundreds of pages would move pages all the time. Beyond the
+        // budget it gets memory instead.
         let lacking = wanted.saturating_sub(available);
         if lacking > 0 && self.exceeds_move_budget(pages, lacking) {
             sources.push(Source::New(self.slack.twice_the_peak()));
@@ -170,6 +179,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 sources.retain(|source| !matches!(source, Source::New(_)));
                 refused = Some(error);
             }
+            // A stream that cannot record an event now, because it captures, has pages whose last
+            // use no stream can wait for: they go back, and its arena is left out of the next turn.
             supply.donations.retain(|donation| {
                 let is_ordered = self.order_after(own.home, &donation.chunk.last_uses());
                 if !is_ordered {

@@ -1,4 +1,8 @@
 //! Unmapping pages that are leaving, and returning free ones to upstream.
+//!
+//! An unmapping takes effect at once, in no stream's order, so it must come after all work with the
+//! address. The host never waits for that here: what is not known to be done stays in the queue,
+//! and the next call looks again. Only dropping the pool waits.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -99,6 +103,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ) -> ResourceResult<()> {
         let Paging { pages, memory } = paging;
         let is_done = |since| self.uses().is_known_done(&Dependencies::on(arena.home, since));
+        // One chunk a turn, so that the arena is not locked while pages are unmapped.
         loop {
             let most = bytes.saturating_add(pages.spare_bytes());
             let excess = self.reserved.load(Ordering::Relaxed).saturating_sub(most);
