@@ -77,6 +77,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Frees a chunk that has not become a block's. The stream `home` is ordered after its uses.
     #[cold]
     pub(crate) fn put_back(&self, found: Found<'_>, home: StreamId) {
+        let location = found.location();
         let Found { arena, chunk, after, hand } = found;
         match after {
             // As it was: no work was submitted for it.
@@ -89,12 +90,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 }
             }
             None => {
-                let location = ChunkLocation { arena: arena.home.slot(), chunk: chunk.id };
                 let after = Dependencies::default();
-                let slot = None;
-                let deallocated = 0;
-                let freed = 0;
-                self.free_chunk(FreedChunk { location, home, after, slot, deallocated, freed });
+                let chunk =
+                    FreedChunk { location, home, after, slot: None, deallocated: 0, freed: 0 };
+                self.free_chunk(chunk);
             }
         }
         drop(hand);

@@ -29,7 +29,7 @@ pub(crate) enum SpanMemory {
 pub(crate) struct PageMap {
     pub(crate) addresses: AddressRange,
     /// The address of the first page.
-    start: u64,
+    pub(crate) start: u64,
     /// By page, up to the last that ever had memory.
     states: Vec<PageState>,
 }
@@ -68,11 +68,6 @@ impl PageMap {
     pub(crate) fn new(addresses: AddressRange, page: u64) -> Self {
         let start = addresses.base().next_multiple_of(page);
         Self { addresses, start, states: Vec::new() }
-    }
-
-    /// Returns the address of the first page.
-    pub(crate) fn start(&self) -> u64 {
-        self.start
     }
 
     /// Returns the state of the page at an address that is [contained](Self::contains).

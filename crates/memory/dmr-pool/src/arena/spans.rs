@@ -30,7 +30,7 @@ impl State {
     pub(crate) fn add_addresses(&mut self, addresses: AddressRange) {
         let units = PageMap::capacity(&addresses, self.page) * self.page / UNIT;
         let map = PageMap::new(addresses, self.page);
-        let first = self.heap.add_hole(map.start(), units as u32);
+        let first = self.heap.add_hole(map.start, units as u32);
         self.spans.push(Span { first, memory: SpanMemory::Pages(map) });
     }
 

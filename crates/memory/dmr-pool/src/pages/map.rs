@@ -17,7 +17,7 @@ use super::supply::{Source, Supply};
 use super::{Leaving, Pages, Paging};
 use crate::PoolResource;
 use crate::acquire::Found;
-use crate::arena::{Arena, Request};
+use crate::arena::{Arena, Request, State};
 use crate::heap::{ChunkId, UNIT, Window};
 use crate::ladder::Share;
 use crate::span::{MappedPage, PageMap, PageState};
@@ -114,10 +114,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         let host = host.arena;
         let hand = self.transit.open();
-        let mut window = self.plan(host, request.units, &hand);
+        let find = |state: &State| state.find_window(request.units);
+        let mut window = self.plan(host, &hand, find);
         if window.is_none() && host.home == own.home {
             self.reserve_addresses(own, request.units, paging)?;
-            window = self.plan(host, request.units, &hand);
+            window = self.plan(host, &hand, find);
         }
         let Some(window) = window else { return Ok(None) };
         // Before pages are fetched: a stream that can be given no wait would have moved them in
@@ -131,10 +132,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Ok(found.map(|found| found.in_hand(self.transit.open())))
     }
 
-    /// Acquires the cheapest window of an arena.
-    fn plan<'p>(&'p self, host: &'p Arena, units: u32, hand: &Hand<'_>) -> Option<Detached<'p>> {
+    /// Acquires the window that `find` returns of an arena.
+    fn plan<'p>(
+        &'p self,
+        host: &'p Arena,
+        hand: &Hand<'_>,
+        find: impl Fn(&State) -> Option<Window>,
+    ) -> Option<Detached<'p>> {
         let mut state = host.lock();
-        let window = state.find_window(units)?;
+        let window = find(&state)?;
         hand.hold();
         let chunk = state.heap.claim(&window);
         Some(Detached::new(host, &state, chunk, Dependencies::default(), self.uses()))
@@ -158,15 +164,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let hand = self.transit.open();
         let pages = request.needed() / paging.pages.size + 1;
         loop {
-            let window = {
-                let mut state = own.lock();
-                let Some(window) = state.window_after(chunk, request.units) else {
-                    return Ok(false);
-                };
-                hand.hold();
-                let window = state.heap.claim(&window);
-                Detached::new(own, &state, window, Dependencies::default(), self.uses())
-            };
+            let find = |state: &State| state.window_after(chunk, request.units);
+            let Some(window) = self.plan(own, &hand, find) else { return Ok(false) };
             let sources = self.sources(pages, request, paging.pages);
             if let Some(more) = self.fill(window, own, request, sources, paging, &hand)? {
                 own.lock().heap.absorb(chunk, more);
