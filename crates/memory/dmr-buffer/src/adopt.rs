@@ -54,11 +54,11 @@ impl<T: Pod> DeviceBuffer<T> {
             Ok(stream) => stream.id(),
             Err(error) => return Err(AdoptSliceError::new(error, slice)),
         };
-        let block = match slice.num_bytes() {
+        let memory = match slice.num_bytes() {
             0 => None,
             _ => Some(slices.adopt(slice, home, tag)?),
         };
-        Ok(Self { block, len, home, tag, owner, elements: PhantomData })
+        Ok(Self { memory, len, home, tag, owner, elements: PhantomData })
     }
 
     /// Gives the buffer to cudarc, for good. The slice's stream waits for all uses of the buffer;
@@ -84,7 +84,7 @@ impl<T: Pod> DeviceBuffer<T> {
     /// [`Driver`](ResourceError::Driver).
     pub fn into_cuda_slice(mut self) -> Result<CudaSlice<T>, Box<GiveAwayError<T>>> {
         let slices = CudaSlices::of(&self.owner);
-        let Some(block) = self.block.take() else {
+        let Some(block) = self.memory.take() else {
             let empty = self
                 .owner
                 .home_for_slice(self.home)
@@ -103,7 +103,7 @@ impl<T: Pod> DeviceBuffer<T> {
         given.map_err(|refused| {
             let NotGiven { error, block } = *refused;
             // A resource may return another block than it was given.
-            self.block = block;
+            self.memory = block;
             self.len = self.len.min(self.capacity());
             Box::new(GiveAwayError { error, buffer: self })
         })

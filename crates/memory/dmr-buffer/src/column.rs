@@ -4,7 +4,6 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
-use dmr_core::ByteRange;
 use dmr_streams::{MemoryOrigin, TrackedMemory};
 
 use crate::DeviceBuffer;
@@ -45,6 +44,13 @@ impl<T: Pod> Column<T> {
             Self::External(_) => None,
         }
     }
+
+    fn as_tracked(&self) -> &dyn TrackedMemory {
+        match self {
+            Self::Owned(buffer) => buffer,
+            Self::External(external) => external,
+        }
+    }
 }
 
 impl<T: Pod> From<DeviceBuffer<T>> for Column<T> {
@@ -59,35 +65,7 @@ impl<T: Pod> From<ExternalColumn<T>> for Column<T> {
     }
 }
 
-impl<T: Pod> TrackedMemory for Column<T> {
-    fn device_ptr(&self) -> u64 {
-        match self {
-            Self::Owned(buffer) => buffer.device_ptr(),
-            Self::External(external) => external.device_ptr(),
-        }
-    }
-
-    fn size_in_bytes(&self) -> usize {
-        match self {
-            Self::Owned(buffer) => buffer.size_in_bytes(),
-            Self::External(external) => external.size_in_bytes(),
-        }
-    }
-
-    fn origin(&self) -> MemoryOrigin<'_> {
-        match self {
-            Self::Owned(buffer) => buffer.origin(),
-            Self::External(external) => external.origin(),
-        }
-    }
-
-    fn byte_range(&self) -> ByteRange {
-        match self {
-            Self::Owned(buffer) => buffer.byte_range(),
-            Self::External(external) => external.byte_range(),
-        }
-    }
-}
+tracked_as!([T: Pod] Column<T>, column => column.as_tracked());
 
 /// The address of elements of another owner.
 ///

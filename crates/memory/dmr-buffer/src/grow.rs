@@ -3,20 +3,11 @@
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
-use dmr_core::{DeviceBlock, ResourceError, StreamId};
+use dmr_core::{ResourceError, StreamId};
 
 use crate::{BufferError, DeviceBuffer, DeviceView, DeviceViewMut};
 
 impl<T: Pod> DeviceBuffer<T> {
-    /// Returns the number of elements that the buffer has room for.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        match size_of::<T>() {
-            0 => usize::MAX,
-            bytes => self.block.as_ref().map_or(0, DeviceBlock::bytes) / bytes,
-        }
-    }
-
     /// Makes the buffer `new_len` elements long if it has room for them, or can [grow in
     /// place](dmr_core::DeviceMemoryResource::try_grow). Returns whether it has at least `new_len`
     /// elements now; if it is `false`, nothing has changed: [`reserve`](Self::reserve) copies the
@@ -103,10 +94,7 @@ impl<T: Pod> DeviceBuffer<T> {
         &mut self,
         source: impl Into<DeviceView<'s, T>>,
         stream: impl Into<StreamId>,
-    ) -> Result<(), BufferError>
-    where
-        T: 's,
-    {
+    ) -> Result<(), BufferError> {
         let source = source.into();
         let stream = stream.into();
         self.extend(source.len(), stream, |mut new| new.copy_from(source, stream))
@@ -140,7 +128,7 @@ impl<T: Pod> DeviceBuffer<T> {
     /// could.
     fn grow_block(&mut self, len: usize) -> Result<bool, BufferError> {
         let bytes = Self::bytes_of(len)?;
-        let Some(block) = &mut self.block else { return Ok(false) };
+        let Some(block) = &mut self.memory else { return Ok(false) };
         // A resource may exchange the block for a smaller one, or return `true` without the room:
         // copies must not write over other memory. After a panic the buffer has no elements.
         let elements = std::mem::take(&mut self.len);
@@ -161,10 +149,10 @@ impl<T: Pod> DeviceBuffer<T> {
         // buffer not.
         owner.streams.enter(stream)?.refuse_capture()?;
         let home = owner.streams.enter(self.home).map_or(stream, |home| home.id());
-        let block = Some(owner.allocate(Self::bytes_of(len)?, home, self.tag)?);
+        let memory = Some(owner.allocate(Self::bytes_of(len)?, home, self.tag)?);
         let len = self.len;
         let tag = self.tag;
-        let mut larger = Self { block, len, home, tag, owner, elements: PhantomData };
+        let mut larger = Self { memory, len, home, tag, owner, elements: PhantomData };
         larger.copy_from(&*self, stream)?;
         *self = larger;
         Ok(())

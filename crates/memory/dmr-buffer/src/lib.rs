@@ -3,8 +3,8 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`adopt`] | slices of cudarc as buffers, and buffers as slices of cudarc |
-//! | [`buffer`] | [`DeviceBuffer`], owned elements in device memory |
-//! | [`view`] | [`DeviceView`], [`DeviceViewMut`], a part of a buffer; [`View`](view::View), of memory of either kind |
+//! | [`buffer`] | [`DeviceBuffer`], owned elements in device memory; [`Buffer`](buffer::Buffer), in memory of any kind |
+//! | [`view`] | [`DeviceView`], [`DeviceViewMut`], a part of a buffer; [`View`](view::View), of memory of any kind |
 //! | [`pinned`] | [`PinnedBuffer`], page-locked host memory, for copies that do not wait, and views of it |
 //! | [`to_host`] | [`ToHost`], a copy to the host that a task awaits |
 //! | [`mod@column`] | [`Column`], a buffer or memory of another owner |
@@ -41,6 +41,9 @@
 //! [`KernelArg`](dmr_streams::KernelArg) that a launch recorder returns.
 
 #![allow(unsafe_code, reason = "copies between host and device memory")]
+
+#[macro_use]
+mod tracked_as;
 
 pub mod adopt;
 pub mod buffer;

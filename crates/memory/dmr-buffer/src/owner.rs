@@ -16,7 +16,7 @@ use crate::failures;
 /// The resources and the streams of a buffer. Keeps them alive, so that buffers, contexts and
 /// leases may be dropped in any order.
 #[derive(Clone, Debug)]
-pub(crate) struct Owner {
+pub struct Owner {
     pub(crate) resource: Arc<dyn DeviceMemoryResource>,
     pub(crate) streams: Arc<StreamPool>,
     pub(crate) pinned: Option<Arc<PinnedResources>>,
@@ -48,10 +48,15 @@ impl Owner {
             return Ok(block);
         }
         let too_small = ResourceError::out_of_bounds(&block, 0, bytes);
+        self.free(block);
+        Err(too_small)
+    }
+
+    /// Frees a block. Keeps it with its error if the resource refuses it.
+    pub(crate) fn free(&self, block: DeviceBlock) {
         if let Err(refused) = self.resource.deallocate(block) {
             failures::keep(refused, &self.resource);
         }
-        Err(too_small)
     }
 }
 

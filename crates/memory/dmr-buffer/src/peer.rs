@@ -33,10 +33,7 @@ impl<T: Pod> DeviceViewMut<'_, T> {
         source: impl Into<DeviceView<'s, T>>,
         source_stream: impl Into<StreamId>,
         stream: impl Into<StreamId>,
-    ) -> Result<(), BufferError>
-    where
-        T: 's,
-    {
+    ) -> Result<(), BufferError> {
         let source = source.into();
         same_len(source.len(), self.len())?;
         copy(self.as_view().span(), source.span(), source_stream.into(), stream.into())
@@ -54,10 +51,7 @@ impl<T: Pod> DeviceBuffer<T> {
         source: impl Into<DeviceView<'s, T>>,
         source_stream: impl Into<StreamId>,
         stream: impl Into<StreamId>,
-    ) -> Result<(), BufferError>
-    where
-        T: 's,
-    {
+    ) -> Result<(), BufferError> {
         self.view_mut().copy_from_peer(source, source_stream, stream)
     }
 }

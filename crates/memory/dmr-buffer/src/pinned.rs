@@ -8,7 +8,7 @@ use dmr_streams::{DeviceContext, PinnedKind};
 
 pub use dmr_streams::reap_orphaned_pinned;
 
-pub use buffer::{PinnedBuffer, PinnedElements, WriteCombinedBuffer};
+pub use buffer::{PinnedBuffer, WriteCombinedBuffer};
 pub use view::{PinnedView, PinnedViewMut};
 
 /// Frees the pinned memory of the context's streams that was dropped and whose uses are done, so

@@ -4,13 +4,12 @@ use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
 use std::pin::Pin;
-use std::ptr::{NonNull, with_exposed_provenance};
 use std::slice;
 use std::task::{Context, Poll, ready};
 
 use bytemuck::Pod;
 use dmr_core::StreamId;
-use dmr_streams::{Completed, TrackedMemory};
+use dmr_streams::Completed;
 
 use crate::{BufferError, DeviceBuffer, DeviceView, PinnedBuffer};
 
@@ -113,17 +112,11 @@ impl<T: Pod> Deref for HostCopy<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        let at = self.elements.device_ptr() as usize;
-        let len = self.elements.len();
-        if at == 0 {
-            // No bytes: all values of such a type are one.
-            // SAFETY: aligned, and no byte of it is read.
-            return unsafe { slice::from_raw_parts(NonNull::dangling().as_ptr(), len) };
-        }
+        let copied = self.elements.view();
         // SAFETY: the copy has written `len` elements there and is done; any bytes are a `Pod`. No
         // other device work uses the memory: it was allocated for this copy, and is returned by
-        // value only. The driver returned it as an address of the host, which is the device's.
-        unsafe { slice::from_raw_parts(with_exposed_provenance(at), len) }
+        // value only.
+        unsafe { slice::from_raw_parts(copied.start(), copied.len()) }
     }
 }
 

@@ -41,7 +41,8 @@ pub struct ViewMut<'a, T: Pod, M: ViewedMemory> {
     elements: PhantomData<&'a mut [T]>,
 }
 
-type Halves<'a, T, M> = (ViewMut<'a, T, M>, ViewMut<'a, T, M>);
+/// Two mutable views of disjoint elements.
+pub(crate) type Halves<'a, T, M> = (ViewMut<'a, T, M>, ViewMut<'a, T, M>);
 
 impl<'a, T: Pod, M: ViewedMemory> View<'a, T, M> {
     /// Makes a view of all `len` elements of a buffer, which begin where its memory does.
@@ -124,6 +125,11 @@ impl<'a, T: Pod, M: ViewedMemory> View<'a, T, M> {
         let used = self.byte_range();
         let Self { owner, ptr, .. } = *self;
         Span { owner, block: self.block(), ptr, bytes, used, kind: M::KIND }
+    }
+
+    /// Returns where the uses of the elements are tracked.
+    pub(crate) fn origin(&self) -> MemoryOrigin<'static> {
+        self.block().map_or(MemoryOrigin::Empty, M::origin)
     }
 
     fn block(&self) -> Option<BlockId> {
@@ -216,7 +222,7 @@ impl<T: Pod, M: ViewedMemory> TrackedMemory for View<'_, T, M> {
     }
 
     fn origin(&self) -> MemoryOrigin<'_> {
-        self.block().map_or(MemoryOrigin::Empty, M::origin)
+        self.origin()
     }
 
     fn byte_range(&self) -> ByteRange {
@@ -227,23 +233,7 @@ impl<T: Pod, M: ViewedMemory> TrackedMemory for View<'_, T, M> {
     }
 }
 
-impl<T: Pod, M: ViewedMemory> TrackedMemory for ViewMut<'_, T, M> {
-    fn device_ptr(&self) -> u64 {
-        self.view.device_ptr()
-    }
-
-    fn size_in_bytes(&self) -> usize {
-        self.view.size_in_bytes()
-    }
-
-    fn origin(&self) -> MemoryOrigin<'_> {
-        self.view.origin()
-    }
-
-    fn byte_range(&self) -> ByteRange {
-        self.view.byte_range()
-    }
-}
+tracked_as!([T: Pod, M: ViewedMemory] ViewMut<'_, T, M>, memory => memory.view);
 
 // SAFETY: the elements are inside of a buffer, which is borrowed. The host has a slice of pinned
 // elements only while their mutable view is borrowed exclusively, and after the recorded uses.

@@ -59,13 +59,18 @@ impl<T: Pod> PinnedView<'_, T> {
         &self,
         target: impl Into<DeviceViewMut<'t, T>>,
         stream: impl Into<StreamId>,
-    ) -> Result<(), BufferError>
-    where
-        T: 't,
-    {
+    ) -> Result<(), BufferError> {
         let target = target.into();
         self.check_len(target.len())?;
         transfer::copy_pinned(target.as_view().span(), self.span(), stream.into())
+    }
+
+    /// Returns the host's address of the elements, which is the device's.
+    pub(crate) fn start(&self) -> *mut T {
+        match self.memory() {
+            None => ptr::dangling_mut(),
+            Some(_) => with_exposed_provenance_mut(self.device_ptr() as usize),
+        }
     }
 
     fn check_len(&self, device_len: usize) -> Result<(), BufferError> {
@@ -121,13 +126,9 @@ impl<'a, T: Pod> PinnedViewMut<'a, T> {
     /// No device work uses them, or is submitted that will.
     pub(super) unsafe fn into_unused_slice(self) -> &'a mut [T] {
         let view = self.into_view();
-        let start = match view.memory() {
-            None => ptr::dangling_mut(),
-            Some(_) => with_exposed_provenance_mut(view.device_ptr() as usize),
-        };
         // SAFETY: `len` elements in memory whose every byte was written, aligned; any bytes are a
         // `Pod`. This view has them alone, and is consumed; the caller's obligation.
-        unsafe { slice::from_raw_parts_mut(start, view.len()) }
+        unsafe { slice::from_raw_parts_mut(view.start(), view.len()) }
     }
 
     /// Copies the elements to as many on the device, ordered on `stream`. Does not wait.
@@ -139,10 +140,7 @@ impl<'a, T: Pod> PinnedViewMut<'a, T> {
         &self,
         target: impl Into<DeviceViewMut<'t, T>>,
         stream: impl Into<StreamId>,
-    ) -> Result<(), BufferError>
-    where
-        T: 't,
-    {
+    ) -> Result<(), BufferError> {
         self.as_view().copy_to_device(target, stream)
     }
 
@@ -156,10 +154,7 @@ impl<'a, T: Pod> PinnedViewMut<'a, T> {
         &mut self,
         source: impl Into<DeviceView<'s, T>>,
         stream: impl Into<StreamId>,
-    ) -> Result<(), BufferError>
-    where
-        T: 's,
-    {
+    ) -> Result<(), BufferError> {
         let source = source.into();
         let view = self.as_view();
         view.check_len(source.len())?;

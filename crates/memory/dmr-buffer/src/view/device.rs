@@ -112,10 +112,7 @@ impl<T: Pod> DeviceViewMut<'_, T> {
         &mut self,
         source: impl Into<DeviceView<'s, T>>,
         stream: impl Into<StreamId>,
-    ) -> Result<(), BufferError>
-    where
-        T: 's,
-    {
+    ) -> Result<(), BufferError> {
         let source = source.into();
         same_len(source.len(), self.len())?;
         transfer::copy(self.as_view().span(), source.span(), stream.into())
