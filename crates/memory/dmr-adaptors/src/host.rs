@@ -9,7 +9,7 @@ use dmr_core::HostMemoryResource;
 // its owner has deallocated it. Neither accesses memory nor submits device work.
 #[cfg(feature = "budget")]
 unsafe impl<R: HostMemoryResource + 'static> HostMemoryResource
-    for crate::budget::GlobalDeviceBudget<R>
+    for crate::budget::BudgetResource<R>
 {
 }
 

@@ -8,7 +8,7 @@
 //! | feature | layer | adaptor | what it does |
 //! | --- | --- | --- | --- |
 //! | `aligned` | `AlignedLayer` | `AlignedResource` | aligns blocks to more than 256 bytes |
-//! | `budget` | `BudgetLayer` | `GlobalDeviceBudget` | one hard limit, shares of it, and reservations |
+//! | `budget` | `BudgetLayer` | `BudgetResource` | one hard limit, shares of it, and reservations |
 //! | `callbacks` | `FailureCallbackLayer` | `FailureCallbackResource` | reaps, calls the program to free memory, and tries again |
 //! | `debug-guard` | `DebugGuardLayer` | `DebugGuardResource` | finds overruns, underruns, writes after free and double frees |
 //! | `logging` | `LoggingLayer` | `LoggingResource` | records every allocation, free, growth and reap: in a file, in memory, in a sink of your own |

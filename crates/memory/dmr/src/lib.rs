@@ -159,7 +159,7 @@ pub mod prelude {
     #[cfg(feature = "dmr-adaptors")]
     pub use dmr_adaptors::ResourceLayer;
     #[cfg(feature = "budget")]
-    pub use dmr_adaptors::budget::{Budget, BudgetLayer, GlobalDeviceBudget};
+    pub use dmr_adaptors::budget::{Budget, BudgetLayer, BudgetResource};
     #[cfg(feature = "callbacks")]
     pub use dmr_adaptors::callbacks::{FailureCallbackLayer, Response};
     #[cfg(feature = "debug-guard")]

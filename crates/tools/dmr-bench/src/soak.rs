@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dmr_adaptors::ResourceLayer;
-use dmr_adaptors::budget::{Budget, BudgetLayer, GlobalDeviceBudget};
+use dmr_adaptors::budget::{Budget, BudgetLayer, BudgetResource};
 use dmr_core::sync::lock;
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError,
@@ -36,7 +36,7 @@ pub struct Soak {
     pub over_blocks: bool,
 }
 
-type Pool = PoolResource<GlobalDeviceBudget<Arc<dyn DeviceMemoryResource>>>;
+type Pool = PoolResource<BudgetResource<Arc<dyn DeviceMemoryResource>>>;
 
 /// A block and the pattern that it holds.
 struct Held {

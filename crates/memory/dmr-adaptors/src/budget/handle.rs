@@ -15,7 +15,7 @@ use super::account::Account;
 use super::tree::Tree;
 
 /// A limit on bytes, shared by all clones of it and by every
-/// [`GlobalDeviceBudget`](super::GlobalDeviceBudget) that charges it.
+/// [`BudgetResource`](super::BudgetResource) that charges it.
 ///
 /// All numbers are bytes as requested. Bytes are *charged* from before the upstream resource is
 /// called until it has freed the block: blocks that are live, and blocks that were deallocated and

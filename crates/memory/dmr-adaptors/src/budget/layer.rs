@@ -1,11 +1,11 @@
-//! [`BudgetLayer`]: the configuration that makes a [`GlobalDeviceBudget`].
+//! [`BudgetLayer`]: the configuration that makes a [`BudgetResource`].
 
 use dmr_core::DeviceMemoryResource;
 
-use super::{Budget, GlobalDeviceBudget};
+use super::{Budget, BudgetResource};
 use crate::ResourceLayer;
 
-/// Makes [`GlobalDeviceBudget`]s that share one budget.
+/// Makes [`BudgetResource`]s that share one budget.
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it wraps a resource"]
 pub struct BudgetLayer {
@@ -53,9 +53,9 @@ impl BudgetLayer {
 }
 
 impl<R: DeviceMemoryResource + 'static> ResourceLayer<R> for BudgetLayer {
-    type Resource = GlobalDeviceBudget<R>;
+    type Resource = BudgetResource<R>;
 
-    fn layer(&self, upstream: R) -> GlobalDeviceBudget<R> {
-        GlobalDeviceBudget::new(upstream, &self.budget, self.reap_pending, self.charge_existing)
+    fn layer(&self, upstream: R) -> BudgetResource<R> {
+        BudgetResource::new(upstream, &self.budget, self.reap_pending, self.charge_existing)
     }
 }

@@ -1,12 +1,12 @@
 //! One hard limit on device memory, with shares and reservations.
 //!
-//! A [`Budget`] is an account; a [`BudgetLayer`] makes [`GlobalDeviceBudget`]s that charge it.
+//! A [`Budget`] is an account; a [`BudgetLayer`] makes [`BudgetResource`]s that charge it.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `handle` | [`Budget`], and the one of each physical GPU |
 //! | `reservation` | [`Reservation`], and the queue for one |
-//! | `layer`, `resource`, `pages` | [`BudgetLayer`]; [`GlobalDeviceBudget`], over blocks and over pages |
+//! | `layer`, `resource`, `pages` | [`BudgetLayer`]; [`BudgetResource`], over blocks and over pages |
 //! | `account`, `tree` | the arithmetic of one account, and of an account with all above it |
 //! | `charges`, `retired` | the charge of each live block; the blocks that are charged until upstream frees them |
 //! | `holders` | which tags hold how much, and the error that says so |
@@ -31,4 +31,4 @@ mod tree;
 pub use handle::Budget;
 pub use layer::BudgetLayer;
 pub use reservation::Reservation;
-pub use resource::GlobalDeviceBudget;
+pub use resource::BudgetResource;

@@ -5,7 +5,7 @@ use dmr_core::{
     ResourceError, ResourceResult, VirtualMemory,
 };
 
-use super::GlobalDeviceBudget;
+use super::BudgetResource;
 use super::account::MAX_BYTES;
 use super::charges::Item;
 
@@ -16,7 +16,7 @@ use super::charges::Item;
 /// Over a resource without pages, [`virtual_memory`](DeviceMemoryResource::virtual_memory) returns
 /// `None`, and every call here that can fail returns
 /// [`NoVirtualMemory`](ResourceError::NoVirtualMemory).
-impl<R: DeviceMemoryResource + 'static> VirtualMemory for GlobalDeviceBudget<R> {
+impl<R: DeviceMemoryResource + 'static> VirtualMemory for BudgetResource<R> {
     fn granularity(&self) -> u64 {
         self.pages().map_or(1, VirtualMemory::granularity)
     }
@@ -69,7 +69,7 @@ impl<R: DeviceMemoryResource + 'static> VirtualMemory for GlobalDeviceBudget<R> 
     }
 }
 
-impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
+impl<R: DeviceMemoryResource + 'static> BudgetResource<R> {
     fn pages(&self) -> ResourceResult<&dyn VirtualMemory> {
         let device_ordinal = self.upstream().device_ordinal();
         let missing = || ResourceError::no_virtual_memory(device_ordinal);

@@ -1,4 +1,4 @@
-//! [`GlobalDeviceBudget`]: a resource that charges a budget for each block that it allocates.
+//! [`BudgetResource`]: a resource that charges a budget for each block that it allocates.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -67,7 +67,7 @@ use super::tree::{EXISTING, Tree};
 /// and write the charge to an entry of the block's slot. In a part of a budget
 /// ([`sub_budget`](Budget::sub_budget), [`reserve`](Budget::reserve)) they also take a lock of the
 /// whole budget. Blocks without a slot in a use table are charged in a map with a lock.
-pub struct GlobalDeviceBudget<R: DeviceMemoryResource + 'static> {
+pub struct BudgetResource<R: DeviceMemoryResource + 'static> {
     resource: Arc<R>,
     /// The resource again, as the queue of retired blocks has it.
     source: Arc<Source>,
@@ -79,7 +79,7 @@ pub struct GlobalDeviceBudget<R: DeviceMemoryResource + 'static> {
     reap_pending: bool,
 }
 
-impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
+impl<R: DeviceMemoryResource + 'static> BudgetResource<R> {
     pub(super) fn new(
         upstream: R,
         budget: &Budget,
@@ -239,7 +239,7 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
 /// The charge of a block that upstream is asked to take, which is not in the budget's charges. If
 /// upstream panics, dropping this treats the block as one that upstream has taken.
 struct RemovedCharge<'a, R: DeviceMemoryResource + 'static> {
-    budget: &'a GlobalDeviceBudget<R>,
+    budget: &'a BudgetResource<R>,
     id: BlockId,
     /// The item that was charged.
     key: Key,
@@ -310,7 +310,7 @@ impl Drop for ChargeGuard<'_> {
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBudget<R> {
+impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for BudgetResource<R> {
     #[inline]
     fn allocate(
         &self,
@@ -436,14 +436,14 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
     }
 }
 
-impl<R: DeviceMemoryResource + 'static> Drop for GlobalDeviceBudget<R> {
+impl<R: DeviceMemoryResource + 'static> Drop for BudgetResource<R> {
     fn drop(&mut self) {
         self.tree.drop_source(&self.source);
     }
 }
 
 /// `Budget(8 GiB, Async(device 0))`.
-impl<R: DeviceMemoryResource + 'static> fmt::Debug for GlobalDeviceBudget<R> {
+impl<R: DeviceMemoryResource + 'static> fmt::Debug for BudgetResource<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let budget = self.budget();
         let name = budget.name();
@@ -456,7 +456,7 @@ impl<R: DeviceMemoryResource + 'static> fmt::Debug for GlobalDeviceBudget<R> {
     }
 }
 
-impl<R: DeviceMemoryResource + 'static> fmt::Display for GlobalDeviceBudget<R> {
+impl<R: DeviceMemoryResource + 'static> fmt::Display for BudgetResource<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }

@@ -11,7 +11,7 @@ use crate::sync::{AtomicBool, MutexGuard, Ordering, lock};
 use super::account::Account;
 use super::tree::Tree;
 
-/// The resource below one [`GlobalDeviceBudget`](super::GlobalDeviceBudget).
+/// The resource below one [`BudgetResource`](super::BudgetResource).
 #[derive(Debug)]
 pub(super) struct Source {
     /// The account that its blocks are charged to.

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use dmr_adaptors::ResourceLayer;
-use dmr_adaptors::budget::{Budget, BudgetLayer, GlobalDeviceBudget};
+use dmr_adaptors::budget::{Budget, BudgetLayer, BudgetResource};
 use dmr_core::conformance::Harness;
 use dmr_core::error::Holder;
 use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, Generation, StreamId};
@@ -48,7 +48,7 @@ fn steps(bypassing_frees: bool) -> impl Strategy<Value = Vec<Step>> {
 /// Plays the steps. After each, `check` gets the budget's charge and that of the model for live
 /// blocks.
 fn play<R: DeviceMemoryResource>(
-    budget: &GlobalDeviceBudget<R>,
+    budget: &BudgetResource<R>,
     stream: StreamId,
     steps: &[Step],
     check: impl Fn(u64, u64),

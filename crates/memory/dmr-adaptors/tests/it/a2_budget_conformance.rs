@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use dmr_adaptors::ResourceLayer;
-use dmr_adaptors::budget::{Budget, BudgetLayer, GlobalDeviceBudget};
+use dmr_adaptors::budget::{Budget, BudgetLayer, BudgetResource};
 use dmr_core::AllocTag;
 use dmr_core::conformance::{Harness, Report, check_forwarding, run_all};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
@@ -15,7 +15,7 @@ use dmr_testkit::Rig;
 /// A limit of more bytes than the device has: the device refuses first.
 const PLENTY: u64 = 1 << 50;
 
-type OnFake = GlobalDeviceBudget<Arc<FakeResource>>;
+type OnFake = BudgetResource<Arc<FakeResource>>;
 
 fn on_fake(tracks: bool, limit: u64) -> FakeHarness<OnFake> {
     FakeHarness::wrapped(tracks, |fake, _| BudgetLayer::new(limit).layer(fake))

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::a2_support::Backend;
 use dmr_adaptors::ResourceLayer;
-use dmr_adaptors::budget::{Budget, BudgetLayer, GlobalDeviceBudget};
+use dmr_adaptors::budget::{Budget, BudgetLayer, BudgetResource};
 use dmr_core::{
     AllocTag, BlockState, DeviceBlock, DeviceMemoryResource, Generation, ResourceError,
 };
@@ -16,7 +16,7 @@ const THREADS: usize = 16;
 const OPERATIONS: usize = 1_000_000 / THREADS;
 const LIMIT: u64 = 64 << 20;
 
-type Layered = GlobalDeviceBudget<Arc<Backend>>;
+type Layered = BudgetResource<Arc<Backend>>;
 
 /// Bytes that were charged, and when at most: from the start of the call that allocated them to
 /// the end of the one that deallocated them, or to when the backend freed them.

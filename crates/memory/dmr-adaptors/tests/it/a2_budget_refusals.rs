@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::a2_support::Backend;
 use dmr_adaptors::ResourceLayer;
-use dmr_adaptors::budget::{Budget, BudgetLayer, GlobalDeviceBudget};
+use dmr_adaptors::budget::{Budget, BudgetLayer, BudgetResource};
 use dmr_core::error::Holder;
 use dmr_core::{
     AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
@@ -15,7 +15,7 @@ use dmr_core::{
 
 const TAG: AllocTag = AllocTag::new("probe-keys");
 
-fn layered(limit: u64, backend: Backend) -> (GlobalDeviceBudget<Arc<Backend>>, Arc<Backend>) {
+fn layered(limit: u64, backend: Backend) -> (BudgetResource<Arc<Backend>>, Arc<Backend>) {
     let backend = Arc::new(backend);
     (BudgetLayer::new(limit).layer(Arc::clone(&backend)), backend)
 }
@@ -203,7 +203,7 @@ fn the_resource_inside_can_call_back_and_free() {
 
 #[test]
 fn a_thread_that_is_being_torn_down_can_free_and_allocate() {
-    struct Held(GlobalDeviceBudget<Arc<Backend>>, Option<DeviceBlock>);
+    struct Held(BudgetResource<Arc<Backend>>, Option<DeviceBlock>);
     impl Drop for Held {
         fn drop(&mut self) {
             self.0.deallocate(self.1.take().unwrap()).unwrap();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::a2_support::Backend;
 use dmr_adaptors::ResourceLayer;
-use dmr_adaptors::budget::{Budget, BudgetLayer, GlobalDeviceBudget};
+use dmr_adaptors::budget::{Budget, BudgetLayer, BudgetResource};
 use dmr_core::{
     AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
     ResourceResult, StreamId, StreamPoolId, Usage,
@@ -209,6 +209,6 @@ fn a_charge_that_the_account_refuses_in_the_end_makes_no_other_request_fail() {
     assert_eq!(upstream.left.load(SeqCst).signum(), -1, "no such query");
 }
 
-fn on_backend(budget: &Budget) -> GlobalDeviceBudget<Backend> {
+fn on_backend(budget: &Budget) -> BudgetResource<Backend> {
     BudgetLayer::on(budget).layer(Backend::new())
 }

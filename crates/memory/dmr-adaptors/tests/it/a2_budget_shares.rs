@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::a2_support::Backend;
 use dmr_adaptors::ResourceLayer;
-use dmr_adaptors::budget::{Budget, BudgetLayer, GlobalDeviceBudget};
+use dmr_adaptors::budget::{Budget, BudgetLayer, BudgetResource};
 use dmr_core::error::Holder;
 use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError};
 
@@ -14,7 +14,7 @@ const TAG: AllocTag = AllocTag::new("t");
 const SOON: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_secs(20);
 
-type Layered = GlobalDeviceBudget<Arc<Backend>>;
+type Layered = BudgetResource<Arc<Backend>>;
 
 fn on(budget: &Budget, backend: &Arc<Backend>) -> Layered {
     BudgetLayer::on(budget).layer(Arc::clone(backend))
