@@ -33,9 +33,12 @@ pub mod host_slice;
 mod launched;
 mod lent;
 pub mod memory;
+mod mode;
 pub mod peer;
+mod peer_uses;
 pub mod prepared;
 pub mod recorder;
+mod uses;
 pub mod views;
 mod windows;
 

@@ -1,12 +1,13 @@
 //! Memory that a launch declares together with its views.
 
-use dmr_core::{BlockId, DeviceMemoryResource, ResourceError, UseTrackingExt};
+use dmr_core::{Access, BlockId, DeviceMemoryResource, ResourceError, UseTrackingExt};
 use dmr_streams::{MemoryOrigin, OtherStreams, StreamGuard, TypedMemory, TypedMemoryMut};
 
 use sealed::Parts;
 
 use crate::error::RefusedMemory;
-use crate::{LaunchRecorder, LaunchView, LaunchViewMut, PrepareError};
+use crate::uses::LaunchUses;
+use crate::{LaunchView, LaunchViewMut, PrepareError};
 
 /// Memory that a launch reads: its closure gets a [`LaunchView`].
 #[derive(Debug)]
@@ -20,7 +21,7 @@ pub struct Writes<'m, M: ?Sized>(pub &'m mut M);
 #[derive(Debug)]
 pub struct ReadsAndWrites<'m, M: ?Sized>(pub &'m mut M);
 
-/// The argument of [`LaunchRecorder::launch_with`]: [`Reads`], [`Writes`] and [`ReadsAndWrites`],
+/// The argument of [`LaunchRecorder::launch_with`](crate::LaunchRecorder::launch_with): [`Reads`], [`Writes`] and [`ReadsAndWrites`],
 /// in tuples of up to 12, arrays, vectors and options.
 ///
 /// Memory of another owner is none: its uses are not tracked, and its address may be any.
@@ -48,14 +49,14 @@ pub trait LaunchMemory: sealed::Parts {}
 impl<P: sealed::Parts> LaunchMemory for P {}
 
 /// The memory that a launch can track: that of these streams, and blocks if the resource tracks.
-pub struct Tracked<'c> {
+pub struct Tracking<'c> {
     pub(crate) stream: &'c StreamGuard<'c>,
     pub(crate) resource: &'c dyn DeviceMemoryResource,
 }
 
-impl Tracked<'_> {
+impl Tracking<'_> {
     /// Refuses memory whose uses would not be tracked, in either mode of a recorder.
-    fn refuse<M: TypedMemory + ?Sized>(&self, memory: &M) -> Result<(), PrepareError> {
+    fn reject_untracked<M: TypedMemory + ?Sized>(&self, memory: &M) -> Result<(), PrepareError> {
         let stream = self.stream.id();
         let named =
             |block: BlockId| RefusedMemory::Block { generation: block.generation(), column: None };
@@ -81,7 +82,7 @@ impl Tracked<'_> {
 }
 
 pub(crate) mod sealed {
-    use super::{LaunchRecorder, OtherStreams, PrepareError, Tracked};
+    use super::{LaunchUses, OtherStreams, PrepareError, Tracking};
 
     /// Memory that is recorded first and viewed once the launch is prepared. Only this crate
     /// implements it: a view of memory that was not recorded would not be ordered.
@@ -90,10 +91,10 @@ pub(crate) mod sealed {
         type Views<'s>;
 
         /// Records the uses.
-        fn record(&mut self, recorder: &mut LaunchRecorder);
+        fn record(&mut self, uses: &mut LaunchUses);
 
         /// Refuses memory whose uses would not be tracked.
-        fn refuse_untracked(&self, tracked: &Tracked<'_>) -> Result<(), PrepareError>;
+        fn reject_untracked(&self, tracking: &Tracking<'_>) -> Result<(), PrepareError>;
 
         /// Returns views of memory whose uses are prepared.
         fn into_views<'s>(self, others: &'s OtherStreams<'s>) -> Self::Views<'s>;
@@ -101,16 +102,16 @@ pub(crate) mod sealed {
 }
 
 macro_rules! one_use {
-    ($($kind:ident: $memory:ident, $record:ident, $view:ident;)*) => {$(
+    ($($kind:ident: $memory:ident, $access:expr, $view:ident;)*) => {$(
         impl<M: $memory + ?Sized> Parts for $kind<'_, M> {
             type Views<'s> = $view<'s, M::Element>;
 
-            fn record(&mut self, recorder: &mut LaunchRecorder) {
-                recorder.$record(&mut *self.0);
+            fn record(&mut self, uses: &mut LaunchUses) {
+                uses.record(&*self.0, $access, None);
             }
 
-            fn refuse_untracked(&self, tracked: &Tracked<'_>) -> Result<(), PrepareError> {
-                tracked.refuse(&*self.0)
+            fn reject_untracked(&self, tracking: &Tracking<'_>) -> Result<(), PrepareError> {
+                tracking.reject_untracked(&*self.0)
             }
 
             fn into_views<'s>(self, others: &'s OtherStreams<'s>) -> Self::Views<'s> {
@@ -121,24 +122,9 @@ macro_rules! one_use {
 }
 
 one_use! {
-    Writes: TypedMemoryMut, write, LaunchViewMut;
-    ReadsAndWrites: TypedMemoryMut, read_write, LaunchViewMut;
-}
-
-impl<M: TypedMemory + ?Sized> Parts for Reads<'_, M> {
-    type Views<'s> = LaunchView<'s, M::Element>;
-
-    fn record(&mut self, recorder: &mut LaunchRecorder) {
-        recorder.read(self.0);
-    }
-
-    fn refuse_untracked(&self, tracked: &Tracked<'_>) -> Result<(), PrepareError> {
-        tracked.refuse(self.0)
-    }
-
-    fn into_views<'s>(self, others: &'s OtherStreams<'s>) -> Self::Views<'s> {
-        LaunchView::new(self.0, others)
-    }
+    Reads: TypedMemory, Access::Read, LaunchView;
+    Writes: TypedMemoryMut, Access::Write, LaunchViewMut;
+    ReadsAndWrites: TypedMemoryMut, Access::ReadWrite, LaunchViewMut;
 }
 
 macro_rules! many_uses {
@@ -146,12 +132,12 @@ macro_rules! many_uses {
         impl<$($generics)*> Parts for $many {
             type Views<'s> = $views;
 
-            fn record(&mut self, recorder: &mut LaunchRecorder) {
-                self.iter_mut().for_each(|part| part.record(recorder));
+            fn record(&mut self, uses: &mut LaunchUses) {
+                self.iter_mut().for_each(|part| part.record(uses));
             }
 
-            fn refuse_untracked(&self, tracked: &Tracked<'_>) -> Result<(), PrepareError> {
-                self.iter().try_for_each(|part| part.refuse_untracked(tracked))
+            fn reject_untracked(&self, tracking: &Tracking<'_>) -> Result<(), PrepareError> {
+                self.iter().try_for_each(|part| part.reject_untracked(tracking))
             }
 
             fn into_views<'s>(self, others: &'s OtherStreams<'s>) -> Self::Views<'s> {
@@ -178,15 +164,15 @@ macro_rules! tuples {
             type Views<'s> = ($($part::Views<'s>,)*);
 
             #[inline]
-            fn record(&mut self, recorder: &mut LaunchRecorder) {
+            fn record(&mut self, uses: &mut LaunchUses) {
                 let ($($part,)*) = self;
-                $($part.record(recorder);)*
+                $($part.record(uses);)*
             }
 
             #[inline]
-            fn refuse_untracked(&self, tracked: &Tracked<'_>) -> Result<(), PrepareError> {
+            fn reject_untracked(&self, tracking: &Tracking<'_>) -> Result<(), PrepareError> {
                 let ($($part,)*) = self;
-                $($part.refuse_untracked(tracked)?;)*
+                $($part.reject_untracked(tracking)?;)*
                 Ok(())
             }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use dmr_core::{DeviceMemoryResource, ResourceResult, StreamId};
 use dmr_streams::{Declaration, StreamPool};
 
-use crate::LaunchMode;
+use crate::mode::LaunchMode;
+use crate::uses::LaunchUses;
 use crate::windows::Windows;
 
 /// A launch whose stream already waits for its dependencies, and whose uses are not recorded yet:
@@ -79,11 +80,17 @@ impl PreparedLaunch {
     pub(crate) fn new(
         windows: Windows<Arc<StreamPool>, Arc<dyn DeviceMemoryResource>>,
         stream: StreamId,
-        mode: LaunchMode,
-        (recorded, skipped): (usize, usize),
+        uses: &LaunchUses,
         declared: Option<Declaration>,
     ) -> Self {
-        Self { windows, stream, mode, recorded, skipped, _declared: declared }
+        Self {
+            windows,
+            stream,
+            mode: uses.mode,
+            recorded: uses.count(),
+            skipped: uses.skipped,
+            _declared: declared,
+        }
     }
 
     /// Records the uses, so that later ones wait for them. Call it when all work is enqueued.

@@ -5,34 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::CudaStream;
-use dmr_core::{
-    Access, AllocTag, BlockId, BlockUse, DeviceMemoryResource, ResourceError, StreamId,
-    UseTrackingExt,
-};
+use dmr_core::{Access, AllocTag, DeviceMemoryResource, ResourceError, StreamId};
 use dmr_streams::{
-    Declaration, Device, DeviceContext, KernelArg, MemoryOrigin, OtherStreams, StreamGuard,
-    StreamPool, TrackedMemory,
+    Declaration, Device, DeviceContext, KernelArg, OtherStreams, StreamGuard, StreamPool,
+    TrackedMemory,
 };
+#[cfg(feature = "nvtx")]
 use smallvec::SmallVec;
 
-use crate::error::RefusedMemory;
 use crate::launched::Launched;
-use crate::memory::{LaunchMemory, Tracked};
-use crate::peer::PeerUses;
+use crate::memory::{LaunchMemory, Tracking};
+#[cfg(feature = "nvtx")]
+use crate::uses::INLINE;
+use crate::uses::LaunchUses;
 use crate::windows::{self, Windows};
 use crate::{LaunchError, PrepareError, PreparedLaunch};
 
-/// The number of uses of one launch that need no allocation on the host heap.
-const INLINE: usize = 8;
-
-/// The treatment of memory whose uses are not tracked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LaunchMode {
-    /// The launch is refused before anything is enqueued.
-    Strict,
-    /// The memory is skipped and counted; the caller orders its uses.
-    Permissive,
-}
+pub use crate::mode::LaunchMode;
 
 /// The reads and writes of a launch on one stream.
 ///
@@ -69,19 +58,9 @@ pub enum LaunchMode {
 #[must_use = "a recorder does nothing until `launch` or `prepare`"]
 pub struct LaunchRecorder {
     stream: StreamId,
-    mode: LaunchMode,
-    uses: SmallVec<[BlockUse; INLINE]>,
-    /// The number of uses of pinned memory, which come first.
-    pinned: usize,
-    /// The column of each use, if it is one.
-    columns: SmallVec<[Option<AllocTag>; INLINE]>,
-    /// The first memory for which a strict launch is refused.
-    external: Option<RefusedMemory>,
-    skipped: usize,
+    pub(crate) uses: LaunchUses,
     /// The time that it waits for windows of other streams.
     timeout: Duration,
-    /// Uses of memory of other stream pools.
-    pub(crate) peers: Vec<PeerUses>,
     /// `true` once `launch` or `prepare` was called, also if it was refused.
     is_consumed: bool,
 }
@@ -115,17 +94,17 @@ impl LaunchRecorder {
     /// Records that the launch reads this memory. The returned value goes into
     /// `launch_builder().arg(..)`.
     pub fn read<M: TrackedMemory + ?Sized>(&mut self, memory: &M) -> KernelArg {
-        self.record(memory, Access::Read, None)
+        self.uses.record(memory, Access::Read, None)
     }
 
     /// Records that the launch overwrites this memory.
     pub fn write<M: TrackedMemory + ?Sized>(&mut self, memory: &mut M) -> KernelArg {
-        self.record(memory, Access::Write, None)
+        self.uses.record(memory, Access::Write, None)
     }
 
     /// Records that the launch reads and writes this memory.
     pub fn read_write<M: TrackedMemory + ?Sized>(&mut self, memory: &mut M) -> KernelArg {
-        self.record(memory, Access::ReadWrite, None)
+        self.uses.record(memory, Access::ReadWrite, None)
     }
 
     /// Records a [`read`](Self::read), with the name of the column for messages. A name made at run
@@ -135,7 +114,7 @@ impl LaunchRecorder {
         name: AllocTag,
         column: &M,
     ) -> KernelArg {
-        self.record(column, Access::Read, Some(name))
+        self.uses.record(column, Access::Read, Some(name))
     }
 
     /// Records a [`write`](Self::write), with the name of the column for messages.
@@ -144,7 +123,7 @@ impl LaunchRecorder {
         name: AllocTag,
         column: &mut M,
     ) -> KernelArg {
-        self.record(column, Access::Write, Some(name))
+        self.uses.record(column, Access::Write, Some(name))
     }
 
     /// Makes the stream wait for the dependencies of the uses, and opens their windows: of all,
@@ -164,8 +143,7 @@ impl LaunchRecorder {
         let mut windows = Windows::new(Arc::clone(streams), Arc::clone(resource), stream.id());
         self.open(&mut windows, &**resource, &stream)?;
         let declared = self.declare(streams.device(), Some(&stream));
-        let counts = (self.recorded_count(), self.skipped);
-        Ok(PreparedLaunch::new(windows, stream.id(), self.mode, counts, declared))
+        Ok(PreparedLaunch::new(windows, stream.id(), &self.uses, declared))
     }
 
     /// Makes all steps: prepare, `enqueue`, finish. `enqueue` gets the stream to enqueue on.
@@ -263,9 +241,8 @@ impl LaunchRecorder {
         let streams = ctx.streams();
         let resource = ctx.resource();
         let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
-        memory.record(&mut self);
-        let tracked = Tracked { stream: &stream, resource: &**resource };
-        memory.refuse_untracked(&tracked)?;
+        memory.record(&mut self.uses);
+        memory.reject_untracked(&Tracking { stream: &stream, resource: &**resource })?;
         let mut windows = Windows::new(&**streams, &**resource, stream.id());
         self.open(&mut windows, &**resource, &stream)?;
         let others = OtherStreams::new(&stream);
@@ -274,8 +251,7 @@ impl LaunchRecorder {
             false => None,
             true => self.declare(streams.device(), None),
         };
-        let enqueued =
-            self.held_to_its_uses(|| enqueue(stream.stream(), memory.into_views(&others)));
+        let enqueued = self.restricted(|| enqueue(stream.stream(), memory.into_views(&others)));
         drop(declared);
         launched.end(enqueued)
     }
@@ -289,100 +265,25 @@ impl LaunchRecorder {
     /// Returns the treatment of memory whose uses are not tracked.
     #[must_use]
     pub fn mode(&self) -> LaunchMode {
-        self.mode
+        self.uses.mode
     }
 
     /// Returns the number of different blocks, and parts of blocks, that the launch uses.
     #[must_use]
     pub fn recorded_count(&self) -> usize {
-        self.uses.len() + self.peers.iter().map(|peer| peer.uses().len()).sum::<usize>()
+        self.uses.count()
     }
 
     /// Returns the number of uses of external memory that a permissive recorder has skipped so far.
     /// Prepare adds the blocks whose uses the context's resource does not track.
     #[must_use]
     pub fn skipped_count(&self) -> usize {
-        self.skipped
+        self.uses.skipped
     }
 
     fn new(stream: StreamId, mode: LaunchMode) -> Self {
-        let uses = SmallVec::new();
-        let columns = SmallVec::new();
-        let external = None;
-        let timeout = Duration::ZERO;
-        let peers = Vec::new();
-        let is_consumed = false;
-        Self {
-            stream,
-            mode,
-            uses,
-            pinned: 0,
-            columns,
-            external,
-            skipped: 0,
-            timeout,
-            peers,
-            is_consumed,
-        }
-    }
-
-    fn record<M: TrackedMemory + ?Sized>(
-        &mut self,
-        memory: &M,
-        access: Access,
-        column: Option<AllocTag>,
-    ) -> KernelArg {
-        let used = |block| BlockUse::of_bytes(block, access, memory.byte_range());
-        match memory.origin() {
-            MemoryOrigin::Block(block) => self.add(used(block), column),
-            MemoryOrigin::Pinned(block) => self.add_pinned(used(block), column),
-            MemoryOrigin::Empty => {}
-            MemoryOrigin::External { name } => self.leave_out(name, column),
-            // A kind of memory that this version does not have is not tracked.
-            _ => self.leave_out("memory of an unknown kind", column),
-        }
-        KernelArg::of(memory)
-    }
-
-    fn add_pinned(&mut self, new: BlockUse, column: Option<AllocTag>) {
-        let recorded = self.uses.len();
-        self.add(new, column);
-        if self.uses.len() > recorded {
-            self.uses.swap(self.pinned, recorded);
-            self.columns.swap(self.pinned, recorded);
-            self.pinned += 1;
-        }
-    }
-
-    /// Finds a use by its bytes and the whole identity of its block: another generation at the same
-    /// address is another block.
-    fn add(&mut self, new: BlockUse, column: Option<AllocTag>) {
-        let is_same = |known: &BlockUse| known.bytes == new.bytes && known.block == new.block;
-        match self.uses.iter().position(is_same) {
-            Some(index) => {
-                let access = &mut self.uses[index].access;
-                *access = access.and(new.access);
-                self.columns[index] = self.columns[index].or(column);
-            }
-            None => {
-                self.uses.push(new);
-                self.columns.push(column);
-            }
-        }
-    }
-
-    pub(crate) fn count_skipped(&mut self, uses: usize) {
-        self.skipped += uses;
-    }
-
-    pub(crate) fn leave_out(&mut self, name: &str, column: Option<AllocTag>) {
-        match self.mode {
-            LaunchMode::Permissive => self.skipped += 1,
-            LaunchMode::Strict => {
-                self.external
-                    .get_or_insert_with(|| RefusedMemory::External { name: name.into(), column });
-            }
-        }
+        let uses = LaunchUses::new(mode);
+        Self { stream, uses, timeout: Duration::ZERO, is_consumed: false }
     }
 
     /// Declares the recorded uses of a strict launch to the simulated driver, for the work that
@@ -391,18 +292,16 @@ impl LaunchRecorder {
     #[cold]
     #[inline(never)]
     fn declare(&self, device: &Device, stream: Option<&StreamGuard<'_>>) -> Option<Declaration> {
-        let peers = self.peers.iter().flat_map(PeerUses::uses);
-        let uses = (self.mode == LaunchMode::Strict).then(|| self.uses.iter().chain(peers));
+        let uses = (self.mode() == LaunchMode::Strict).then(|| self.uses.iter());
         Declaration::begin(device, stream, uses)
     }
 
     /// Runs `work`. Under memcheck its kernels are restricted to the recorded uses.
     #[cfg(feature = "nvtx")]
-    fn held_to_its_uses<T>(&self, work: impl FnOnce() -> T) -> T {
-        dmr_nvtx::range(c"launch", || match self.mode {
+    fn restricted<T>(&self, work: impl FnOnce() -> T) -> T {
+        dmr_nvtx::range(c"launch", || match self.mode() {
             LaunchMode::Strict => {
-                let peers = self.peers.iter().flat_map(PeerUses::uses);
-                let uses: SmallVec<[_; INLINE]> = self.uses.iter().chain(peers).copied().collect();
+                let uses: SmallVec<[_; INLINE]> = self.uses.iter().copied().collect();
                 dmr_nvtx::restricted(&uses, work)
             }
             LaunchMode::Permissive => dmr_nvtx::unrestricted(work),
@@ -410,7 +309,7 @@ impl LaunchRecorder {
     }
 
     #[cfg(not(feature = "nvtx"))]
-    fn held_to_its_uses<T>(&self, work: impl FnOnce() -> T) -> T {
+    fn restricted<T>(&self, work: impl FnOnce() -> T) -> T {
         work()
     }
 
@@ -422,70 +321,18 @@ impl LaunchRecorder {
         resource: &dyn DeviceMemoryResource,
         stream: &StreamGuard<'_>,
     ) -> Result<(), PrepareError> {
-        self.refuse_or_leave_out_unordered(stream, resource)?;
-        let (pinned, blocks) = self.uses.split_at(self.pinned);
-        let opened = match windows.open(stream, pinned, blocks, &self.peers) {
+        self.uses.reject_or_skip_untracked(stream, resource)?;
+        let opened = match windows.open(stream, &self.uses) {
             Err(ResourceError::WindowConflict { .. }) if !self.timeout.is_zero() => {
-                windows.open_within(self.timeout, stream, (pinned, blocks), &self.peers)
+                windows.open_within(self.timeout, stream, &self.uses)
             }
             opened => opened,
         };
         opened.map_err(|error| self.refused(error))
     }
 
-    /// Refuses or skips all memory whose uses are not tracked, by the mode.
-    fn refuse_or_leave_out_unordered(
-        &mut self,
-        worker: &StreamGuard<'_>,
-        resource: &dyn DeviceMemoryResource,
-    ) -> Result<(), PrepareError> {
-        let pool = worker.pool().id();
-        let stream = worker.id();
-        if let Some(memory) = self.external.take() {
-            return Err(PrepareError::External { stream, memory });
-        }
-        if !self.peers.is_empty() {
-            self.refuse_or_leave_out_peers(worker)?;
-        }
-        let is_foreign = |block: BlockId| block.alloc_stream().pool() != Some(pool);
-        let pinned = self.pinned;
-        let tracks = self.uses.len() == pinned || resource.supports_block_use_tracking();
-        // Host memory is never left out: its windows open whatever its resource claims, or the
-        // launch is refused.
-        let untracked = |block: BlockId| !tracks && !block.slot().is_of_host_memory();
-        let unordered = |index, block| (index >= pinned && untracked(block)) || is_foreign(block);
-        let mut uses = self.uses.iter().enumerate();
-        let Some(first) = uses.position(|(index, known)| unordered(index, known.block)) else {
-            return Ok(());
-        };
-        if self.mode == LaunchMode::Strict {
-            let block = self.uses[first].block;
-            let generation = block.generation();
-            let column = self.columns[first];
-            let memory = RefusedMemory::Block { generation, column };
-            return Err(if is_foreign(block) {
-                PrepareError::other_pool(block, memory, worker)
-            } else {
-                let source = ResourceError::not_tracked(stream);
-                PrepareError::Untracked { stream, memory, source }
-            });
-        }
-        for index in (first..self.uses.len()).rev() {
-            if unordered(index, self.uses[index].block) {
-                self.uses.remove(index);
-                self.columns.remove(index);
-                self.pinned -= usize::from(index < pinned);
-                self.skipped += 1;
-            }
-        }
-        Ok(())
-    }
-
     fn refused(&self, source: ResourceError) -> PrepareError {
-        let named = self.uses.iter().zip(&self.columns);
-        let columns = named
-            .filter_map(|(known, column)| Some(((*column)?, known.block.generation())))
-            .collect();
+        let columns = self.uses.named_columns();
         PrepareError::Resource { stream: self.stream, source, columns }
     }
 }
@@ -494,11 +341,7 @@ impl LaunchRecorder {
 impl Drop for LaunchRecorder {
     #[inline]
     fn drop(&mut self) {
-        if self.is_consumed {
-            return;
-        }
-        let has_uses = !(self.uses.is_empty() && self.peers.is_empty());
-        if has_uses || self.external.is_some() || self.skipped > 0 {
+        if !self.is_consumed && !self.uses.is_empty() {
             windows::count_unlaunched(self.stream, self.recorded_count());
         }
     }

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dmr_core::{BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, StreamId, panics};
+use dmr_core::{DeviceMemoryResource, ResourceError, ResourceResult, StreamId, panics};
 use dmr_streams::{LaunchTokens, StreamGuard, StreamPool};
 
-use crate::peer::{PeerUses, PeerWindows};
+use crate::peer_uses::{PeerUses, PeerWindows};
+use crate::uses::LaunchUses;
 
 static UNFINISHED: AtomicU64 = AtomicU64::new(0);
 
@@ -56,13 +57,11 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
     pub(crate) fn open(
         &mut self,
         stream: &StreamGuard<'_>,
-        pinned: &[BlockUse],
-        blocks: &[BlockUse],
-        peers: &[PeerUses],
+        uses: &LaunchUses,
     ) -> ResourceResult<()> {
-        self.tokens.prepare(stream, &self.resource, pinned, blocks)?;
-        if !peers.is_empty() {
-            self.open_peers(stream, peers)?;
+        self.tokens.prepare(stream, &self.resource, uses.pinned(), uses.blocks())?;
+        if !uses.peers.is_empty() {
+            self.open_peers(stream, &uses.peers)?;
         }
         self.is_pending = !(self.tokens.is_empty() && self.peers.is_empty());
         Ok(())
@@ -87,8 +86,7 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
         &mut self,
         timeout: Duration,
         stream: &StreamGuard<'_>,
-        (pinned, blocks): (&[BlockUse], &[BlockUse]),
-        peers: &[PeerUses],
+        uses: &LaunchUses,
     ) -> ResourceResult<()> {
         let begun = Instant::now();
         let mut tries = 0;
@@ -98,14 +96,13 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
             // A driver call, which a lost device fails.
             stream.refuse_capture()?;
             let left = timeout.saturating_sub(begun.elapsed());
-            let uses = stream.pool().uses();
-            let own = || uses.has_conflict(pinned.iter().chain(blocks), stream.id());
+            let own = || stream.pool().uses().has_conflict(uses.own(), stream.id());
             let conflicts =
-                std::iter::once_with(own).chain(peers.iter().map(PeerUses::has_conflict));
+                std::iter::once_with(own).chain(uses.peers.iter().map(PeerUses::has_conflict));
             // Another error than a conflict is returned at once.
             let first = conflicts.into_iter().find(|conflict| *conflict != Some(false));
             if left.is_zero() || first.is_none_or(|conflict| conflict.is_none()) {
-                let opened = self.open(stream, pinned, blocks, peers);
+                let opened = self.open(stream, uses);
                 if left.is_zero() || !matches!(opened, Err(ResourceError::WindowConflict { .. })) {
                     return opened;
                 }
