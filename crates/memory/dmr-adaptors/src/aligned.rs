@@ -128,17 +128,17 @@ impl<R: DeviceMemoryResource> AlignedResource<R> {
     }
 
     /// Counts the blocks as freed that are no longer retired, and returns their bytes.
-    fn settle(&self) -> u64 {
-        self.blocks().settle(usize::MAX, |block| self.upstream.is_retired(block))
+    fn poll_retired(&self) -> u64 {
+        self.blocks().poll_retired(usize::MAX, |block| self.upstream.is_retired(block))
     }
 
     /// Reaps, and returns the requested bytes that this call freed.
     fn reap(&self, reap: impl FnOnce(&R) -> ResourceResult<u64>) -> ResourceResult<u64> {
         self.check_process()?;
         // Blocks that were freed before the call are not returned.
-        self.settle();
+        self.poll_retired();
         let result = reap(&self.upstream);
-        let freed = self.settle();
+        let freed = self.poll_retired();
         result.map(|_| freed)
     }
 }
@@ -178,7 +178,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
             match passed.check("deallocate", refusal) {
                 Ok(refusal) => {
                     let DeallocateError { error, block: whole, .. } = *refusal;
-                    DeallocateError::new(error, self.blocks().put_back(whole, offset, bytes))
+                    DeallocateError::new(error, self.blocks().reinsert(whole, offset, bytes))
                 }
                 // It is the caller's.
                 Err(other) => {
@@ -215,7 +215,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         }
         // Read first: what is reserved is never less than the sums that are read after it.
         let reserved = self.upstream.usage().reserved;
-        self.settle();
+        self.poll_retired();
         self.blocks().usage(reserved)
     }
 

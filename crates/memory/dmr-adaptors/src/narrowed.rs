@@ -69,7 +69,7 @@ impl NarrowedBlocks {
     }
 
     /// Makes a removed block live again: the part of `bytes` bytes at `offset`, which is returned.
-    pub(crate) fn put_back(
+    pub(crate) fn reinsert(
         &mut self,
         whole: DeviceBlock,
         offset: usize,
@@ -123,12 +123,16 @@ impl NarrowedBlocks {
         }
         self.retired.push_back(Retired { block, bytes });
         // Two for each that is added, so that few of the queue are freed.
-        self.settle(2, is_retired)
+        self.poll_retired(2, is_retired)
     }
 
     /// Looks at the oldest `most` retired blocks, and counts those as freed that upstream has
     /// freed. Returns their bytes.
-    pub(crate) fn settle(&mut self, most: usize, is_retired: impl Fn(BlockId) -> bool) -> u64 {
+    pub(crate) fn poll_retired(
+        &mut self,
+        most: usize,
+        is_retired: impl Fn(BlockId) -> bool,
+    ) -> u64 {
         let mut freed = 0;
         for _ in 0..most.min(self.retired.len()) {
             let Some(Retired { block, bytes }) = self.retired.pop_front() else { break };

@@ -19,7 +19,7 @@ pub use view::{PinnedView, PinnedViewMut};
 /// The first error. What could not be freed is still retired: call again.
 pub fn try_reap_pinned<C: DeviceContext + ?Sized>(ctx: &C) -> ResourceResult<u64> {
     let freed = ctx.streams().try_reap_pinned();
-    settle_layers(ctx);
+    poll_layers(ctx);
     freed
 }
 
@@ -31,7 +31,7 @@ pub fn try_reap_pinned<C: DeviceContext + ?Sized>(ctx: &C) -> ResourceResult<u64
 /// As [`try_reap_pinned`].
 pub fn reap_pinned<C: DeviceContext + ?Sized>(ctx: &C) -> ResourceResult<u64> {
     let freed = ctx.streams().reap_pinned();
-    settle_layers(ctx);
+    poll_layers(ctx);
     freed
 }
 
@@ -43,12 +43,12 @@ pub fn reap_pinned<C: DeviceContext + ?Sized>(ctx: &C) -> ResourceResult<u64> {
 /// The first error. All other memory was returned all the same.
 pub fn trim_pinned<C: DeviceContext + ?Sized>(ctx: &C, keep_bytes: u64) -> ResourceResult<u64> {
     let trimmed = ctx.streams().trim_pinned(keep_bytes);
-    settle_layers(ctx);
+    poll_layers(ctx);
     trimmed
 }
 
 /// Lets the layers around pinned memory see what was freed below them: a budget releases its bytes.
-fn settle_layers<C: DeviceContext + ?Sized>(ctx: &C) {
+fn poll_layers<C: DeviceContext + ?Sized>(ctx: &C) {
     let Some(pinned) = ctx.pinned_resources() else { return };
     for resource in PinnedKind::ALL.iter().filter_map(|kind| pinned.of_kind(*kind)) {
         // The error of the reap before was returned.

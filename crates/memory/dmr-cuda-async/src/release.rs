@@ -91,7 +91,7 @@ impl AsyncCudaResource {
                 self.accounts.retired(id.alloc_stream(), bytes);
                 self.in_use.insert(id, retired);
                 // The last window may have closed meanwhile.
-                self.settle_closed(Patience::Poll);
+                self.free_closed(Patience::Poll);
                 Ok(BlockState::Retired)
             }
             Released::Stale => Err(ResourceError::use_after_free(id.generation())),
@@ -216,7 +216,7 @@ impl AsyncCudaResource {
     }
 
     /// Frees the blocks whose last window has closed, or makes them pending.
-    pub(crate) fn settle_closed(&self, patience: Patience) -> u64 {
+    pub(crate) fn free_closed(&self, patience: Patience) -> u64 {
         let mut freed = 0;
         let free = |retired: RetiredBlock| {
             let id = retired.id;
@@ -251,7 +251,7 @@ impl AsyncCudaResource {
         if self.holds_none() {
             return Ok(0);
         }
-        let mut freed = self.settle_closed(patience);
+        let mut freed = self.free_closed(patience);
         let outcome = self.pending.reap(patience, |pending| {
             let is_freed = self.try_free(pending, Reclaim::Yes)?;
             freed += if is_freed { pending.value.bytes } else { 0 };

@@ -258,7 +258,7 @@ impl AsyncCudaResource {
     fn windows_have_closed(&self) {
         // In a forked child another thread may have held a lock. On a lost device a reap comes.
         if self.in_use.any_closed() && self.device().check().is_ok() {
-            self.settle_closed(Patience::Poll);
+            self.free_closed(Patience::Poll);
         }
     }
 }

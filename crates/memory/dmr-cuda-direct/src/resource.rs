@@ -191,8 +191,8 @@ impl DirectCudaResource {
         Ok(freed)
     }
 
-    /// Removes a live block, which is counted as freed and is not freed here.
-    fn forget(&self, block: &DeviceBlock) -> ResourceResult<()> {
+    /// Removes a live block that is given away: counts it as freed, and makes no driver call.
+    fn remove_given_away(&self, block: &DeviceBlock) -> ResourceResult<()> {
         self.device().check()?;
         block.require_part_depth(0)?;
         // A layer that tracks uses passes a block on without the slot that it has given it.
@@ -297,7 +297,7 @@ impl DeviceMemoryResource for DirectCudaResource {
     /// Uses are not tracked: order them before the home stream's next work. With a
     /// [tracking](dmr_streams::Tracked) layer around it, that layer does.
     fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
-        if let Err(error) = self.forget(&block) {
+        if let Err(error) = self.remove_given_away(&block) {
             return Err(DeallocateError::new(error, block));
         }
         if let Some(observer) = &self.observer {

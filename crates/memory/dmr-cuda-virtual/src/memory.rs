@@ -71,6 +71,13 @@ impl Memory {
     }
 }
 
+/// Memory that is mapped at an address.
+struct Mapping {
+    handle: u64,
+    bytes: u64,
+    address: u64,
+}
+
 impl MappingTable {
     /// Returns whether one reserved range contains all of these addresses.
     fn is_reserved(&self, address: u64, bytes: u64) -> bool {
@@ -78,10 +85,10 @@ impl MappingTable {
         before.is_some_and(|(base, length)| address - base <= length.saturating_sub(bytes))
     }
 
-    /// Returns the handle, the bytes and the address of each mapping.
-    fn mappings(&self) -> Vec<(u64, u64, u64)> {
+    fn mappings(&self) -> Vec<Mapping> {
         let each = self.created.iter().flat_map(|(&handle, created)| {
-            created.mapped_at.iter().map(move |&address| (handle, created.bytes, address))
+            let mapping = move |&address| Mapping { handle, bytes: created.bytes, address };
+            created.mapped_at.iter().map(mapping)
         });
         each.collect()
     }
@@ -230,15 +237,15 @@ impl VirtualCudaResource {
         self.device().refuse_fork()?;
         let _granting = lock(&self.memory.granting);
         self.device().bind()?;
-        let (mappings, peers) = {
-            let mut table = self.memory.table();
-            if peer == self.device().ordinal() || table.peers.contains(&peer) {
-                return Ok(());
-            }
-            table.peers.push(peer);
-            (table.mappings(), table.peers.clone())
-        };
-        for (handle, bytes, address) in mappings {
+        let mut table = self.memory.table();
+        if peer == self.device().ordinal() || table.peers.contains(&peer) {
+            return Ok(());
+        }
+        table.peers.push(peer);
+        let mappings = table.mappings();
+        let peers = table.peers.clone();
+        drop(table);
+        for Mapping { handle, bytes, address } in mappings {
             // SAFETY: it was a mapping, and the context is current. If another thread has unmapped
             // it since, the driver refuses the call, or sets the access of a new mapping there, to
             // which it was set already.

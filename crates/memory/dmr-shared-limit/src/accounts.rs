@@ -86,7 +86,7 @@ fn read(path: &Path) -> Result<Option<AccountUsage>, SharedLimitError> {
             return Ok(None);
         };
         table.header().map_or(Ok(()), check_namespaces)?;
-        table.leave_out_dead();
+        table.ignore_dead();
         let processes = table.holders();
         Ok(Some(AccountUsage { uuid, group: group.into(), limit, processes }))
     };

@@ -13,6 +13,7 @@ use rustix::process::Resource;
 
 use crate::error::{Problem, SharedLimitError};
 use crate::layout::{Header, MAX_MEMBERS, ProcessId, Text, offset_of};
+use crate::member::Identity;
 use crate::storage::Storage;
 use crate::{SharedLimitConfig, processes};
 
@@ -30,8 +31,8 @@ pub(crate) fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Returns the header that this process would write, and the process.
-pub(crate) fn identity(config: &SharedLimitConfig) -> Result<(Header, ProcessId), Problem> {
+/// Returns what this process would write into an account as its first member.
+pub(crate) fn identity(config: &SharedLimitConfig) -> Result<Identity, Problem> {
     let process = processes::current()?;
     let header = Header {
         limit: config.limit,
@@ -41,7 +42,7 @@ pub(crate) fn identity(config: &SharedLimitConfig) -> Result<(Header, ProcessId)
         set_by: process.pid,
         set_by_name: processes::name(),
     };
-    Ok((header, process))
+    Ok(Identity { header, process })
 }
 
 /// Returns an error unless pids and start times of an account can be compared with those seen from

@@ -44,7 +44,7 @@ pub(crate) struct ProcessId {
     pub(crate) pid: u32,
     /// Clock ticks from boot to its start.
     pub(crate) start: u64,
-    /// A number of the program that it executes; 0 if the system does not say.
+    /// A number that changes at each exec; 0 if the system does not provide it.
     pub(crate) program: u64,
 }
 

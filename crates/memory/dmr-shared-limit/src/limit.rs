@@ -64,11 +64,11 @@ impl SharedLimit {
     pub fn join(config: &SharedLimitConfig) -> Result<Self, SharedLimitError> {
         let path = config.path(file::user())?;
         let located = |problem| SharedLimitError { path: path.clone(), problem };
-        let (header, process) = file::identity(config).map_err(located)?;
+        let identity = file::identity(config).map_err(located)?;
         let start = Instant::now();
         let session = loop {
             let mut file = AccountFile::open(&path)?;
-            match Member::join(&mut file, header, process, config.patience) {
+            match Member::join(&mut file, identity, config.patience) {
                 Ok(member) => break Session { file, member },
                 // The last member left after the file was opened: the path leads to another file,
                 // or to none.
@@ -150,7 +150,7 @@ impl SharedLimit {
         let Some(gate) = self.gate.current() else { return };
         // First, so that it is not lost.
         gate.change.fetch_add(bytes, Ordering::Relaxed);
-        gate.settle(self.patience_of_change(), |member| member.set_largest(largest));
+        gate.update(self.patience_of_change(), |member| member.set_largest(largest));
     }
 
     fn patience_of_change(&self) -> Duration {
@@ -177,7 +177,7 @@ impl SharedLimit {
         let processes = self
             .with_session(patience, |Session { file, .. }, left| {
                 let mut table = Table::lock(file, left)?;
-                table.leave_out_dead();
+                table.ignore_dead();
                 Ok(table.holders())
             })?
             .map_err(|problem: Problem| self.error(problem))?;
@@ -229,15 +229,15 @@ impl Gate {
 
     /// Changes the member, and writes it to the file. If the account is busy, a thread retries
     /// that.
-    fn settle(self: &Arc<Self>, patience: Duration, change: impl FnOnce(&mut Member)) {
-        let settled = self.with_session(patience, |Session { file, member }, left| {
+    fn update(self: &Arc<Self>, patience: Duration, change: impl FnOnce(&mut Member)) {
+        let written = self.with_session(patience, |Session { file, member }, left| {
             change(member);
-            let settled = member.settle(file, left);
-            if is_busy(&settled) {
+            let written = member.write_changes(file, left);
+            if is_busy(&written) {
                 self.start_retries();
             }
         });
-        if settled.is_err() {
+        if written.is_err() {
             self.start_retries();
         }
     }
@@ -260,7 +260,7 @@ impl Gate {
     fn retry(&self) -> bool {
         thread::sleep(PAUSE_OF_RETRY);
         let is_done = self.with_session(PATIENCE_OF_RETRY, |Session { file, member }, left| {
-            let is_done = !is_busy(&member.settle(file, left));
+            let is_done = !is_busy(&member.write_changes(file, left));
             if is_done {
                 // With the session: a change that finds the account busy from now on starts another
                 // thread.
@@ -282,7 +282,7 @@ impl Drop for SharedLimit {
     fn drop(&mut self) {
         if let Some(gate) = self.gate.current() {
             // A record that is not emptied is empty when the process has ended.
-            gate.settle(self.config.patience, Member::leave);
+            gate.update(self.config.patience, Member::leave);
         }
     }
 }
@@ -303,6 +303,7 @@ mod tests {
     use dmr_core::error::ProcessHolder;
 
     use crate::layout::{Header, Namespaces, ProcessId};
+    use crate::member::Identity;
 
     const LIMIT: u64 = 1000;
 
@@ -317,7 +318,7 @@ mod tests {
     fn account() -> Account {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let config = SharedLimitConfig::new([1; 16], LIMIT).with_directory(directory.path());
-        let (header, process) = file::identity(&config).unwrap();
+        let Identity { header, process } = file::identity(&config).unwrap();
         Account { config, header, process, _directory: directory }
     }
 
@@ -325,7 +326,7 @@ mod tests {
     fn charge_all(account: &Account, header: Header, process: ProcessId) {
         let mut file = AccountFile::open(&account.config.path(file::user()).unwrap()).unwrap();
         let patience = Duration::ZERO;
-        let mut member = Member::join(&mut file, header, process, patience).unwrap();
+        let mut member = Member::join(&mut file, Identity { header, process }, patience).unwrap();
         member.charge(&mut file, header.limit, Largest::default(), patience).unwrap();
     }
 

@@ -20,6 +20,13 @@ pub struct Largest<'a> {
     pub bytes: u64,
 }
 
+/// A process that joins an account, and the header that it writes if it is the first member.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    pub(crate) header: Header,
+    pub(crate) process: ProcessId,
+}
+
 /// One member of an account, and what it has charged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Member {
@@ -64,10 +71,10 @@ impl Member {
     /// have ended are emptied even so.
     pub(crate) fn join(
         storage: &mut impl Storage,
-        header: Header,
-        process: ProcessId,
+        identity: Identity,
         patience: Duration,
     ) -> Result<Self, Problem> {
+        let Identity { header, process } = identity;
         let mut table = Table::lock(storage, patience)?;
         if let Some(found) = table.header() {
             if found.namespaces != header.namespaces {
@@ -146,7 +153,7 @@ impl Member {
         self.record.tag_bytes = largest.bytes;
     }
 
-    /// Leaves the account with the next call that settles, unless something is still charged: that
+    /// Leaves the account with the next call that writes, unless something is still charged: that
     /// stays until the process ends.
     pub(crate) fn leave(&mut self) {
         self.stage = Stage::Leaving;
@@ -159,7 +166,7 @@ impl Member {
     ///
     /// The reason why it cannot be changed now. A record that is not emptied stays until the
     /// process ends.
-    pub(crate) fn settle(
+    pub(crate) fn write_changes(
         &mut self,
         storage: &mut impl Storage,
         patience: Duration,

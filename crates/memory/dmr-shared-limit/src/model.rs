@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::error::Problem;
 use crate::layout::{HEADER_BYTES, Header, Namespaces, ProcessId, RECORD_BYTES, Record, Text};
-use crate::member::{Largest, Member, Refused};
+use crate::member::{Identity, Largest, Member, Refused};
 use crate::storage::Storage;
 
 /// A fault of a process in the middle of a call.
@@ -143,7 +143,8 @@ impl State {
         match (call, &mut member) {
             (Call::Join { limit }, None) => {
                 let process = ProcessId { pid: pid as u32, start, program: 0 };
-                member = Member::join(&mut steps, header(limit), process, patience).ok();
+                let identity = Identity { header: header(limit), process };
+                member = Member::join(&mut steps, identity, patience).ok();
             }
             (Call::Charge(bytes), Some(member)) => {
                 if member.charge(&mut steps, bytes, largest, patience).is_ok() {
@@ -153,13 +154,13 @@ impl State {
             (Call::Release(bytes), Some(member)) => {
                 held -= bytes;
                 member.change(-(bytes as i64));
-                let _ = member.settle(&mut steps, patience);
+                let _ = member.write_changes(&mut steps, patience);
             }
             (Call::Leave, Some(member_that_leaves)) => {
                 // With bytes charged it leaves nothing: the program goes on with it.
                 let mut left = member_that_leaves.clone();
                 left.leave();
-                let _ = left.settle(&mut steps, patience);
+                let _ = left.write_changes(&mut steps, patience);
                 if held == 0 {
                     member = None;
                 }

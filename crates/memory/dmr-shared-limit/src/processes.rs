@@ -31,8 +31,7 @@ pub(crate) fn current() -> Result<ProcessId, Problem> {
     Ok(ProcessId { pid, start: stat.start, program: program() })
 }
 
-/// Returns a number that each program has for itself: of the random bytes that the system gives to
-/// a program when its execution begins. 0 if they cannot be read.
+/// Returns a hash of `AT_RANDOM`, which changes at each exec; 0 if it cannot be read.
 fn program() -> u64 {
     // The same in a forked child, and in every copy of this library in a process.
     static PROGRAM: OnceLock<u64> = OnceLock::new();

@@ -105,8 +105,8 @@ impl<'a, S: Storage> Table<'a, S> {
         if self.has_members() { Ok(()) } else { self.storage.remove() }
     }
 
-    /// Leaves out the records of processes that have ended, without a change of the account.
-    pub(crate) fn leave_out_dead(&mut self) {
+    /// Ignores the records of processes that have ended, and does not change the account.
+    pub(crate) fn ignore_dead(&mut self) {
         for record in &mut self.records {
             if record.is_some_and(|record| !self.storage.is_alive(&record.process)) {
                 *record = None;

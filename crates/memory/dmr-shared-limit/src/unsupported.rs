@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::SharedLimitConfig;
 use crate::error::{Problem, SharedLimitError};
 use crate::layout::{Header, ProcessId};
+use crate::member::Identity;
 use crate::storage::Storage;
 
 /// An open account: there is none.
@@ -16,7 +17,7 @@ pub(crate) fn user() -> u32 {
     0
 }
 
-pub(crate) fn identity(_: &SharedLimitConfig) -> Result<(Header, ProcessId), Problem> {
+pub(crate) fn identity(_: &SharedLimitConfig) -> Result<Identity, Problem> {
     Err(Problem::Unsupported)
 }
 

@@ -11,6 +11,7 @@ use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, StreamId};
 use dmr_streams::{DeviceContext, PinnedResources, StreamLease, StreamPool};
 
 use crate::SpillError;
+use crate::stats::Counter;
 
 /// A spillable buffer of any element type, as the registry sees it.
 pub(crate) trait Movable: Send + Sync {
@@ -91,19 +92,19 @@ impl<T: Pod> Entry<T> {
         Self { state, moved: Condvar::new(), last_use: AtomicU64::new(now) }
     }
 
-    /// Returns the buffer for a shared guard, and the bytes that were restored for it, if it was on
-    /// the host.
+    /// Returns the buffer for a shared guard. Counts the bytes in `restored` if it was on the host.
     pub(crate) fn share(
         &self,
         stream: StreamId,
-    ) -> Result<(Arc<DeviceBuffer<T>>, Option<u64>), SpillError> {
-        let (mut state, restored) = self.on_device(stream)?;
+        restored: &Counter,
+    ) -> Result<Arc<DeviceBuffer<T>>, SpillError> {
+        let mut state = self.on_device(stream, restored)?;
         let bytes = state.bytes();
         match mem::replace(&mut *state, State::Lent { bytes }) {
             State::OnDevice(resident) => {
                 let shared = resident.share();
                 *state = State::OnDevice(Resident::Shared(Arc::clone(&shared)));
-                Ok((shared, restored))
+                Ok(shared)
             }
             other => {
                 *state = other;
@@ -113,17 +114,17 @@ impl<T: Pod> Entry<T> {
     }
 
     /// Takes the buffer out for the exclusive guard, which returns it with
-    /// [`take_back`](Self::take_back).
+    /// [`return_lent`](Self::return_lent).
     pub(crate) fn lend(
         &self,
         stream: StreamId,
-    ) -> Result<(DeviceBuffer<T>, Option<u64>), SpillError> {
-        let (mut state, restored) = self.on_device(stream)?;
-        let buffer = state.take_alone(|bytes| State::Lent { bytes });
-        buffer.map(|buffer| (buffer, restored)).ok_or(SpillError::Unavailable)
+        restored: &Counter,
+    ) -> Result<DeviceBuffer<T>, SpillError> {
+        let mut state = self.on_device(stream, restored)?;
+        state.take_alone().ok_or(SpillError::Unavailable)
     }
 
-    pub(crate) fn take_back(&self, buffer: DeviceBuffer<T>, now: u64) {
+    pub(crate) fn return_lent(&self, buffer: DeviceBuffer<T>, now: u64) {
         self.touch(now);
         *lock(&self.state) = State::OnDevice(Resident::Alone(buffer));
     }
@@ -161,11 +162,12 @@ impl<T: Pod> Entry<T> {
     fn on_device(
         &self,
         stream: StreamId,
-    ) -> Result<(MutexGuard<'_, State<T>>, Option<u64>), SpillError> {
+        restored: &Counter,
+    ) -> Result<MutexGuard<'_, State<T>>, SpillError> {
         let mut state = lock(&self.state);
         loop {
             match &*state {
-                State::OnDevice(_) => return Ok((state, None)),
+                State::OnDevice(_) => return Ok(state),
                 State::Lent { .. } => return Err(SpillError::Unavailable),
                 State::Moving { by, .. } if *by == thread::current().id() => {
                     return Err(SpillError::Unavailable);
@@ -176,15 +178,15 @@ impl<T: Pod> Entry<T> {
         }
         let mut moving = Move::begin(self, &mut state, false);
         drop(state);
-        let restored = match &moving.state {
+        let buffer = match &moving.state {
             State::OnHost(spilled) => spilled.restore(stream)?,
             _ => return Err(SpillError::Unavailable),
         };
-        let bytes = restored.size_in_bytes() as u64;
-        let spilled = moving.become_state(State::OnDevice(Resident::Alone(restored)));
+        restored.add(buffer.size_in_bytes() as u64);
+        let spilled = moving.become_state(State::OnDevice(Resident::Alone(buffer)));
         let state = moving.end();
         drop(spilled);
-        Ok((state, Some(bytes)))
+        Ok(state)
     }
 }
 
@@ -281,16 +283,12 @@ impl<T: Pod> State<T> {
         }
     }
 
-    /// Takes the buffer out, if it is on the device without a guard, and becomes the state that
-    /// `after` makes of its bytes.
-    fn take_alone(&mut self, after: impl FnOnce(u64) -> Self) -> Option<DeviceBuffer<T>> {
+    /// Takes the buffer out, if it is on the device without a guard: it is lent then.
+    fn take_alone(&mut self) -> Option<DeviceBuffer<T>> {
         let bytes = self.bytes();
         match mem::replace(self, Self::Lent { bytes }) {
             Self::OnDevice(resident) => match resident.into_alone() {
-                Ok(buffer) => {
-                    *self = after(bytes);
-                    Some(buffer)
-                }
+                Ok(buffer) => Some(buffer),
                 Err(shared) => {
                     *self = Self::OnDevice(Resident::Shared(shared));
                     None

@@ -208,8 +208,9 @@ impl Spill {
         lock(&self.0.entries).by_number.values().filter_map(Weak::upgrade).collect()
     }
 
-    pub(crate) fn count_restore(&self, bytes: u64) {
-        self.0.restored.add(bytes);
+    /// Returns the count of the copies back to the device.
+    pub(crate) fn restored(&self) -> &Counter {
+        &self.0.restored
     }
 
     /// Returns the time of the registry's clock, in nanoseconds.

@@ -43,8 +43,8 @@ impl<T: Pod> Spillable<T> {
     /// [`Buffer`](SpillError::Buffer): stream and driver errors. The buffer is where it was.
     pub fn on_device(&self, stream: impl Into<StreamId>) -> Result<OnDevice<'_, T>, SpillError> {
         self.spill().check_process()?;
-        let (buffer, restored) = self.entry.share(stream.into()).map_err(|e| self.refused(e))?;
-        self.count(restored);
+        let shared = self.entry.share(stream.into(), self.spill().restored());
+        let buffer = shared.map_err(|error| self.refused(error))?;
         Ok(OnDevice { buffer, of: self })
     }
 
@@ -59,8 +59,8 @@ impl<T: Pod> Spillable<T> {
         stream: impl Into<StreamId>,
     ) -> Result<OnDeviceMut<'_, T>, SpillError> {
         self.spill().check_process()?;
-        let (buffer, restored) = self.entry.lend(stream.into()).map_err(|e| self.refused(e))?;
-        self.count(restored);
+        let lent = self.entry.lend(stream.into(), self.spill().restored());
+        let buffer = lent.map_err(|error| self.refused(error))?;
         Ok(OnDeviceMut { buffer: Some(buffer), of: self })
     }
 
@@ -74,12 +74,6 @@ impl<T: Pod> Spillable<T> {
     #[must_use]
     pub fn is_spilled(&self) -> bool {
         self.spill().check_process().is_ok() && matches!(self.entry.place(), Place::OnHost(_))
-    }
-
-    fn count(&self, restored: Option<u64>) {
-        if let Some(bytes) = restored {
-            self.spill().count_restore(bytes);
-        }
     }
 
     /// Adds the state of the registry to an error of an allocation that found no room.
@@ -166,7 +160,7 @@ impl<T: Pod> Drop for OnDeviceMut<'_, T> {
     fn drop(&mut self) {
         let Some(buffer) = self.buffer.take() else { return };
         if self.of.spill().check_process().is_ok() {
-            self.of.entry.take_back(buffer, self.of.spill().now());
+            self.of.entry.return_lent(buffer, self.of.spill().now());
         }
     }
 }

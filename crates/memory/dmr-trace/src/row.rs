@@ -89,7 +89,7 @@ impl RowParser {
     ) -> Result<AllocationRecord, RowProblem> {
         let field = |column| header.index(column).map_or(&b""[..], |index| fields.get(index));
         let number = |column| or_zero(field(column), column);
-        let (action, failed) = action(field(Column::Action))?;
+        let ActionField { action, failed } = action(field(Column::Action))?;
         let failure = match (failed, text(field(Column::Result), Column::Result)?) {
             (false, "" | RESULT_OK) => None,
             (_, kind) => {
@@ -145,16 +145,23 @@ impl RowParser {
     }
 }
 
-fn action(field: &[u8]) -> Result<(RecordAction, bool), RowProblem> {
+struct ActionField {
+    action: RecordAction,
+    /// RMM logs an allocation that failed as an action of its own.
+    failed: bool,
+}
+
+fn action(field: &[u8]) -> Result<ActionField, RowProblem> {
     let is = |name: &str| field.eq_ignore_ascii_case(name.as_bytes());
-    Ok(match () {
-        () if is("allocate") || is("alloc") => (RecordAction::Allocate, false),
-        () if is("free") || is("deallocate") => (RecordAction::Deallocate, false),
-        () if is("allocate failure") => (RecordAction::Allocate, true),
-        () if is("grow") => (RecordAction::Grow, false),
-        () if is("reap") => (RecordAction::Reap, false),
+    let failed = is("allocate failure");
+    let action = match () {
+        () if failed || is("allocate") || is("alloc") => RecordAction::Allocate,
+        () if is("free") || is("deallocate") => RecordAction::Deallocate,
+        () if is("grow") => RecordAction::Grow,
+        () if is("reap") => RecordAction::Reap,
         () => return Err(RowProblem::Action { text: shown(field) }),
-    })
+    };
+    Ok(ActionField { action, failed })
 }
 
 fn or_zero(field: &[u8], column: Column) -> Result<u64, RowProblem> {

@@ -17,11 +17,17 @@ pub(crate) struct Key {
 /// Collects lines, and writes them as sorted runs into a temporary file.
 pub(crate) struct Sorter {
     text: Vec<u8>,
-    /// The lines in `text`: key, start, length.
-    lines: Vec<(Key, usize, usize)>,
+    lines: Vec<Line>,
     file: SpooledTempFile,
     runs: Vec<Run>,
     written: u64,
+}
+
+/// A line in the text of a sorter.
+struct Line {
+    key: Key,
+    start: usize,
+    length: usize,
 }
 
 /// A run is written when its lines have this many bytes, or there are this many of them. Up to this
@@ -39,7 +45,7 @@ impl Sorter {
         if self.text.len() + line.len() > RUN_BYTES || self.lines.len() == RUN_LINES {
             self.write_run()?;
         }
-        self.lines.push((key, self.text.len(), line.len()));
+        self.lines.push(Line { key, start: self.text.len(), length: line.len() });
         self.text.extend_from_slice(line);
         Ok(())
     }
@@ -55,10 +61,10 @@ impl Sorter {
     }
 
     fn write_run(&mut self) -> io::Result<()> {
-        self.lines.sort_unstable_by_key(|&(key, ..)| key);
+        self.lines.sort_unstable_by_key(|line| line.key);
         let start = self.written;
         let mut buffer = Vec::with_capacity(2 * BUFFER);
-        for &(key, at, length) in &self.lines {
+        for &Line { key, start: at, length } in &self.lines {
             let head: Head = [key.order, key.line, length as u64].map(u64::to_le_bytes);
             buffer.extend_from_slice(head.as_flattened());
             buffer.extend_from_slice(&self.text[at..at + length]);

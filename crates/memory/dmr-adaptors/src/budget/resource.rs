@@ -320,8 +320,7 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for BudgetResource<
     ) -> ResourceResult<DeviceBlock> {
         let charged = (bytes as u64).min(MAX_BYTES);
         let charge = self.charge(charged, tag)?;
-        // Taken apart and put together: so the compiler leaves the block where it is, and does not
-        // copy it before its parts have reached the cache.
+        // Match and rebuild the result so that the block is returned in place (saves a copy).
         match self.resource.allocate(bytes, stream, tag) {
             Ok(block) => {
                 charge.keep();

@@ -84,8 +84,8 @@ impl Shared {
             for tag in [tag, RESERVED, EXISTING] {
                 let Some(held) = tags.get_mut(&tag) else { continue };
                 let taken = rest.min(*held);
-                *held = *held - taken;
-                rest = rest - taken;
+                *held -= taken;
+                rest -= taken;
             }
             tags.retain(|_, held| *held > 0);
         }

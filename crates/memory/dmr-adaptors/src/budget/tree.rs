@@ -374,7 +374,7 @@ mod tests {
 
     const NAME: AllocTag = AllocTag::new("query");
 
-    /// Adds an account, which forgets those that are not in use, and counts them without it.
+    /// Adds an account, which removes those that are not in use, and counts them without it.
     fn accounts(budget: &Budget) -> usize {
         drop(budget.sub_budget(NAME, 0));
         drop(budget.sub_budget(NAME, 0));

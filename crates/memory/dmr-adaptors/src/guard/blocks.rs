@@ -70,9 +70,9 @@ impl State {
         }
         self.released.push_back(generation);
         if self.released.len() > REMEMBERED
-            && let Some(forgotten) = self.released.pop_front()
+            && let Some(oldest) = self.released.pop_front()
         {
-            self.guarded.remove(&forgotten);
+            self.guarded.remove(&oldest);
         }
     }
 }
@@ -115,9 +115,9 @@ impl Blocks {
     }
 
     /// Makes a block live again whose deallocation failed, and returns its part.
-    pub(super) fn put_back(&self, kept: Kept) -> DeviceBlock {
+    pub(super) fn reinsert(&self, kept: Kept) -> DeviceBlock {
         let Kept { whole, allocation, .. } = kept;
-        self.state().narrowed.put_back(whole, allocation.red_zone, allocation.bytes)
+        self.state().narrowed.reinsert(whole, allocation.red_zone, allocation.bytes)
     }
 
     /// Counts a block that upstream has taken, with the state that it returned. Returns the bytes
@@ -143,8 +143,8 @@ impl Blocks {
 
     /// Counts the blocks as freed that upstream has freed, and returns their bytes. `is_retired`
     /// makes no driver call.
-    pub(super) fn settle(&self, is_retired: impl Fn(BlockId) -> bool) -> u64 {
-        self.state().narrowed.settle(usize::MAX, is_retired)
+    pub(super) fn poll_retired(&self, is_retired: impl Fn(BlockId) -> bool) -> u64 {
+        self.state().narrowed.poll_retired(usize::MAX, is_retired)
     }
 
     pub(super) fn usage(&self, reserved: u64) -> Usage {

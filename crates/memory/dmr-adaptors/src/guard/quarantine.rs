@@ -59,6 +59,14 @@ impl Quarantine {
     }
 }
 
+/// What a sweep did.
+pub(super) struct Swept {
+    /// The bytes that upstream has freed by now of the blocks that left.
+    pub(super) freed: u64,
+    /// The first error.
+    pub(super) outcome: ResourceResult<()>,
+}
+
 /// A block that upstream has not deallocated.
 pub(super) struct NotReleased {
     pub(super) error: ResourceError,
@@ -98,13 +106,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     }
 
     /// Admits blocks, and deallocates quarantined blocks upstream: `all` of them, even if the
-    /// device is lost, or those beyond the bounds. Returns the bytes that are freed by that, and
-    /// the first error; blocks that failed are kept.
-    pub(super) fn sweep(
-        &self,
-        quarantine: &mut Quarantine,
-        all: bool,
-    ) -> (u64, ResourceResult<()>) {
+    /// device is lost, or those beyond the bounds. Blocks that failed are kept.
+    pub(super) fn sweep(&self, quarantine: &mut Quarantine, all: bool) -> Swept {
         let lost = quarantine.lost.take().map_or(Ok(()), Err);
         let mut freed = 0;
         let mut outcome = lost.and(self.admit(quarantine));
@@ -122,7 +125,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
             }
         }
         quarantine.push_again(refused);
-        (freed, outcome)
+        Swept { freed, outcome }
     }
 
     fn is_beyond_bounds(&self, quarantine: &Quarantine) -> bool {

@@ -18,7 +18,7 @@ use dmr_core::{
 use super::allocation::Allocation;
 use super::blocks::{Blocks, Kept};
 use super::findings::Findings;
-use super::quarantine::{NotReleased, Quarantine};
+use super::quarantine::{NotReleased, Quarantine, Swept};
 use super::{DebugGuardLayer, GuardChecks};
 
 /// The number of blocks whose verdicts may wait on the device before a deferred `deallocate` reads
@@ -191,12 +191,13 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         self.refuse_fork()?;
         // If another thread sweeps, that is enough, unless this call waits.
         let alone = if all { Some(write(&self.quarantine)) } else { try_write(&self.quarantine) };
-        let (swept, outcome) =
-            alone.map_or((0, Ok(())), |mut alone| self.sweep(ignore_poison(alone.get_mut()), all));
+        let swept = alone.map_or(Swept { freed: 0, outcome: Ok(()) }, |mut alone| {
+            self.sweep(ignore_poison(alone.get_mut()), all)
+        });
         let reaped = upstream(self.upstream());
-        let freed = swept + self.settle();
+        let freed = swept.freed + self.poll_retired();
         let collected = if all { self.collect_unless_lost() } else { Ok(()) };
-        outcome.and(reaped).and(collected)?;
+        swept.outcome.and(reaped).and(collected)?;
         match lock(&self.findings).report_one() {
             Some(found) => Err(ResourceError::Corrupted(Box::new(found))),
             None => Ok(freed),
@@ -204,8 +205,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     }
 
     /// Counts what upstream has freed since, and returns the bytes.
-    fn settle(&self) -> u64 {
-        self.blocks.settle(|block| self.upstream().is_retired(block))
+    fn poll_retired(&self) -> u64 {
+        self.blocks.poll_retired(|block| self.upstream().is_retired(block))
     }
 
     /// Deallocates upstream, without a check, all that was deallocated here.
@@ -298,7 +299,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
         let mut kept = self.blocks.take(block, self.device_ordinal())?;
         let is_sealed = match self.seal(&kept, true) {
             Ok(is_sealed) => is_sealed,
-            Err(error) => return Err(DeallocateError::new(error, self.blocks.put_back(kept))),
+            Err(error) => return Err(DeallocateError::new(error, self.blocks.reinsert(kept))),
         };
         kept.is_sealed = is_sealed;
         self.blocks.keep(kept);
@@ -339,7 +340,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
         }
         // Upstream counts red zones as well, and so never less.
         let with_red_zones = self.upstream().bytes_outstanding();
-        self.settle();
+        self.poll_retired();
         self.blocks.usage(0).outstanding().min(with_red_zones)
     }
 
@@ -348,7 +349,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
             return Usage::default();
         }
         let reserved = self.upstream().usage().reserved;
-        self.settle();
+        self.poll_retired();
         self.blocks.usage(reserved)
     }
 

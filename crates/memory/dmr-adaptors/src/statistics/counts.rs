@@ -89,15 +89,22 @@ struct TagCounters {
     counters: Vec<CachePadded<Counters>>,
     /// Indices into `counters`, by name.
     by_name: HashMap<AllocTag, usize>,
-    /// Indices by address and length of the name, so that a call neither hashes nor compares a
-    /// name. A name is `'static`: one address and one length are always the same name.
-    by_address: FxHashMap<(usize, usize), usize>,
+    /// Indices by the place of the name, so that a call neither hashes nor compares a name.
+    by_address: FxHashMap<NameAddress, usize>,
+}
+
+/// The address and length of a tag's name. The name is `'static`, so they are always the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct NameAddress {
+    start: usize,
+    len: usize,
 }
 
 impl TagCounters {
     #[inline]
     fn get_or_insert(&mut self, tag: AllocTag) -> &mut Counters {
-        let address = (tag.name().as_ptr().addr(), tag.name().len());
+        let name = tag.name();
+        let address = NameAddress { start: name.as_ptr().addr(), len: name.len() };
         let index = match self.by_address.get(&address) {
             Some(index) => *index,
             None => self.insert(tag, address),
@@ -106,7 +113,7 @@ impl TagCounters {
     }
 
     #[cold]
-    fn insert(&mut self, tag: AllocTag, address: (usize, usize)) -> usize {
+    fn insert(&mut self, tag: AllocTag, address: NameAddress) -> usize {
         let index = *self.by_name.entry(tag).or_insert_with(|| {
             self.counters.push(CachePadded::default());
             self.counters.len() - 1

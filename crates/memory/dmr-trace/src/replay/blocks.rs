@@ -35,8 +35,9 @@ pub(crate) struct Held {
     pub(crate) pattern: Option<u32>,
     /// `true` if the resource refused to free it.
     pub(crate) refused: bool,
-    /// `true` if it is in the map by address.
-    mapped: bool,
+    /// The row of another live block that has a byte of this one, which is then not in the map by
+    /// address.
+    pub(crate) overlaps: Option<u64>,
 }
 
 /// The entry of an id.
@@ -47,13 +48,21 @@ pub(crate) enum Entry {
     NotAllocated,
 }
 
+/// The addresses of a live block, from its first byte on.
+#[derive(Debug)]
+struct AddressEntry {
+    /// The address after its last byte.
+    end: u64,
+    /// The row that allocated it.
+    line: u64,
+}
+
 /// All blocks that a replay holds.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
     by_key: HashMap<BlockKey, Entry>,
-    /// The addresses of the live blocks: start, end, line. A block that overlaps another is left
-    /// out.
-    by_address: BTreeMap<u64, (u64, u64)>,
+    /// The live blocks by the address of their first byte, except for those that overlap another.
+    by_address: BTreeMap<u64, AddressEntry>,
     /// Blocks that no row can free: refused by the resource, or their id was allocated again.
     unnamed: Vec<Held>,
     bytes: u64,
@@ -70,19 +79,11 @@ impl Blocks {
         self.bytes
     }
 
-    /// Adds a block. Returns the line of a block that shares a byte with it, too.
-    pub(crate) fn hold(
-        &mut self,
-        block: DeviceBlock,
-        line: u64,
-        stream: TraceStream,
-    ) -> (Held, Option<u64>) {
-        let shares = self.map(&block, line);
+    /// Adds a block.
+    pub(crate) fn hold(&mut self, block: DeviceBlock, line: u64, stream: TraceStream) -> Held {
+        let overlaps = self.map(&block, line);
         self.bytes = self.bytes.saturating_add(block.bytes() as u64);
-        (
-            Held { block, line, stream, pattern: None, refused: false, mapped: shares.is_none() },
-            shares,
-        )
+        Held { block, line, stream, pattern: None, refused: false, overlaps }
     }
 
     /// Sets the entry of an id. Returns the line of a block that had the id and was never freed.
@@ -104,7 +105,7 @@ impl Blocks {
 
     /// Removes a block, right before it is freed.
     pub(crate) fn release(&mut self, held: &Held) {
-        if held.mapped {
+        if held.overlaps.is_none() {
             self.by_address.remove(&held.block.ptr());
         }
         self.bytes = self.bytes.saturating_sub(held.block.bytes() as u64);
@@ -127,16 +128,18 @@ impl Blocks {
         left
     }
 
+    /// Adds a block to the map by address, or returns the row of one that overlaps it. Blocks in
+    /// the map are disjoint, so only the last one that starts before the end can overlap.
     fn map(&mut self, block: &DeviceBlock, line: u64) -> Option<u64> {
         let start = block.ptr();
         let end = start.saturating_add(block.bytes() as u64);
         let before = self.by_address.range(..end).next_back();
-        if let Some((_, &(other_end, other_line))) = before
-            && other_end > start
+        if let Some((_, other)) = before
+            && other.end > start
         {
-            return Some(other_line);
+            return Some(other.line);
         }
-        self.by_address.insert(start, (end, line));
+        self.by_address.insert(start, AddressEntry { end, line });
         None
     }
 }

@@ -163,7 +163,7 @@ impl<'a> Engine<'a> {
             ReplayError::Stream { trace, line, source }
         })?;
         let entry = match self.allocate_timed(op, stream) {
-            Ok(block) => Entry::Held(self.take_in(op, block)),
+            Ok(block) => Entry::Held(self.hold_and_fill(op, block)),
             Err(message) => {
                 self.summary.failed_allocs += 1;
                 self.summary.failures.note(CallFailure { line: Some(op.line), message });
@@ -193,7 +193,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Holds a new block and fills it.
-    pub(super) fn take_in(&mut self, op: &Op, block: DeviceBlock) -> Held {
+    pub(super) fn hold_and_fill(&mut self, op: &Op, block: DeviceBlock) -> Held {
         let mut held = self.hold(op, block, op.line, op.stream);
         if let Some(verifier) = &self.verifier
             && let Err(error) = verifier.fill(&mut held)
@@ -201,7 +201,7 @@ impl<'a> Engine<'a> {
             let message = format!("the block could not be filled: {error}");
             self.summary.failures.note(CallFailure { line: Some(op.line), message });
         }
-        self.note_peaks();
+        self.update_peaks();
         held
     }
 
@@ -218,15 +218,15 @@ impl<'a> Engine<'a> {
             let message = format!("{} bytes requested, {} returned", op.bytes, block.bytes());
             self.summary.failures.note(CallFailure { line: Some(op.line), message });
         }
-        let (held, shares) = self.blocks.hold(block, line, stream);
-        if let Some(other_line) = shares {
+        let held = self.blocks.hold(block, line, stream);
+        if let Some(other_line) = held.overlaps {
             let ptr = held.block.ptr();
             self.summary.overlaps.note(Overlap { line: op.line, other_line, ptr });
         }
         held
     }
 
-    pub(super) fn note_peaks(&mut self) {
+    pub(super) fn update_peaks(&mut self) {
         let summary = &mut self.summary;
         summary.peak_live_bytes = summary.peak_live_bytes.max(self.blocks.bytes());
         summary.peak_reserved_bytes =
@@ -302,7 +302,7 @@ impl<'a> Engine<'a> {
         let took = start.elapsed();
         result.map(|_| took).map_err(|refused| {
             let message = refused.to_string();
-            let (mut held, _) = self.blocks.hold(refused.block, line, stream);
+            let mut held = self.blocks.hold(refused.block, line, stream);
             held.refused = true;
             self.blocks.keep(held);
             message

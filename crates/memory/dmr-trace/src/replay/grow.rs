@@ -41,16 +41,16 @@ impl Engine<'_> {
                     self.summary.failures.note(CallFailure { line: Some(op.line), message });
                     held.pattern = None;
                 }
-                self.note_peaks();
+                self.update_peaks();
                 self.blocks.insert(op.key, Entry::Held(held));
             }
             not_grown => {
-                let (mut held, _) = self.blocks.hold(block, line, stream);
+                let mut held = self.blocks.hold(block, line, stream);
                 held.pattern = pattern;
                 match not_grown {
                     Ok(_) => self.replace(op, held)?,
                     Err(error) => {
-                        self.note_failed_growth(op, error.to_string());
+                        self.record_failed_growth(op, error.to_string());
                         self.blocks.insert(op.key, Entry::Held(held));
                     }
                 }
@@ -66,19 +66,19 @@ impl Engine<'_> {
         match self.allocate_timed(op, home) {
             Ok(block) => {
                 self.summary.moved_blocks += 1;
-                let larger = self.take_in(&Op { stream, ..*op }, block);
+                let larger = self.hold_and_fill(&Op { stream, ..*op }, block);
                 self.blocks.insert(op.key, Entry::Held(larger));
                 self.free_timed(op.line, held)
             }
             Err(message) => {
-                self.note_failed_growth(op, message);
+                self.record_failed_growth(op, message);
                 self.blocks.insert(op.key, Entry::Held(held));
                 Ok(())
             }
         }
     }
 
-    fn note_failed_growth(&mut self, op: &Op, message: String) {
+    fn record_failed_growth(&mut self, op: &Op, message: String) {
         self.summary.failed_grows += 1;
         self.summary.failures.note(CallFailure { line: Some(op.line), message });
     }

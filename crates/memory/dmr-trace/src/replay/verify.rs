@@ -13,10 +13,17 @@ use crate::summary::Corrupt;
 pub(crate) struct Verifier<'a> {
     ops: &'a dyn DeviceOps,
     is_sample: bool,
-    /// The checks without a result: the rows that allocate and free the block.
-    pending: Vec<(u64, Option<u64>)>,
+    /// The checks without a result.
+    pending: Vec<PendingCheck>,
     /// The key of the first of them.
     first_key: u64,
+}
+
+/// The rows that allocate and free the block of a check.
+#[derive(Clone, Copy, Debug)]
+struct PendingCheck {
+    line: u64,
+    free_line: Option<u64>,
 }
 
 /// Results are fetched for this many checks at once, because that waits for the device.
@@ -51,7 +58,7 @@ impl<'a> Verifier<'a> {
         for range in checked_ranges(block.bytes(), self.is_sample) {
             let key = self.first_key + self.pending.len() as u64;
             self.ops.check_pattern(block, range, pattern, block.alloc_stream(), key)?;
-            self.pending.push((held.line, free_line));
+            self.pending.push(PendingCheck { line: held.line, free_line });
         }
         Ok(())
     }
@@ -66,7 +73,7 @@ impl<'a> Verifier<'a> {
         let mismatches = self.ops.collect()?;
         let corrupt = mismatches.iter().filter_map(|mismatch| {
             let index = usize::try_from(mismatch.key.checked_sub(self.first_key)?).ok()?;
-            let &(line, free_line) = self.pending.get(index)?;
+            let PendingCheck { line, free_line } = *self.pending.get(index)?;
             Some(Corrupt { line, free_line, offset: mismatch.offset as u64 })
         });
         let mut corrupt: Vec<_> = corrupt.collect();
