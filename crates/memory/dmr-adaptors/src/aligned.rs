@@ -154,6 +154,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         // No bytes are no block with padding: the upstream resource refuses them.
         let is_aligned = bytes != 0 && bytes >= self.layer.threshold;
         let alignment = if is_aligned { self.layer.alignment } else { BLOCK_ALIGNMENT };
+        // An upstream block begins at a multiple of 256 bytes, so this much padding is enough.
         let padded = bytes.checked_add(alignment - BLOCK_ALIGNMENT);
         let padded = padded.ok_or_else(|| ResourceError::size_overflow(bytes))?;
         let whole = self.upstream.allocate(padded, stream, tag)?;

@@ -217,7 +217,8 @@ thread_local! {
     static RESCUING: RefCell<Vec<*const AtomicU64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Marks the thread as in a rescue for one resource, until it is dropped.
+/// Marks the thread as in a rescue for one resource, until it is dropped. A callback may allocate
+/// from the resource: if that allocation were rescued, it would call the callbacks again.
 struct Rescue;
 
 impl Rescue {

@@ -61,6 +61,7 @@ impl NarrowedBlocks {
                 self.usage.retired += bytes;
                 Ok(whole)
             }
+            // A part of the block that the caller was given.
             Err((whole, block)) => {
                 self.live.insert(generation, whole);
                 Err(DeallocateError::new(ResourceError::part_of_block(&block), block))
@@ -122,7 +123,7 @@ impl NarrowedBlocks {
             return self.free(bytes);
         }
         self.retired.push_back(Retired { block, bytes });
-        // Two for each that is added, so that few of the queue are freed.
+        // Two polls for one push: the queue shrinks as long as half of its blocks were freed.
         self.poll_retired(2, is_retired)
     }
 

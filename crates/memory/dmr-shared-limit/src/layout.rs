@@ -1,4 +1,8 @@
 //! The bytes of an account: a header, and a record for each member.
+//!
+//! All sizes are fixed and all numbers little-endian, so that each record has its place and one
+//! write changes it. Processes with different builds of the library share the file: the checksum is
+//! written out here, because a hash of a dependency may change with its version.
 
 /// Bytes of the header.
 pub(crate) const HEADER_BYTES: usize = 256;

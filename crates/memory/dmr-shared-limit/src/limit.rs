@@ -1,4 +1,9 @@
 //! [`SharedLimit`]: a member of an account, for the threads of this process.
+//!
+//! `flock` belongs to the open file, so it excludes other processes and not other threads of this
+//! one: the gate does that. A release returns nothing and must not get lost, even while another
+//! process has the file. So it is added to a counter first, and whichever thread has the member
+//! next writes it; if the file stays locked, a thread is started for that.
 
 use std::fmt;
 use std::path::PathBuf;

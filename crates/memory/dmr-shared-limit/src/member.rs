@@ -2,6 +2,11 @@
 //!
 //! All of it happens while the account is locked, and each write leaves an account in which the sum
 //! of the records is at most the limit: a member can be killed before and after every one of them.
+//!
+//! There is no server and no list of events. A charge compares the limit with the sum of all other
+//! records and what this member holds, and then writes one record. So nothing has to be undone for
+//! a process that was killed: its record counts until a member finds that the process has ended,
+//! and empties it.
 
 use std::time::Duration;
 
@@ -125,6 +130,7 @@ impl Member {
             self.held.checked_add(bytes)?.checked_add(table.others(self.index))
         };
         let fits = |sum: Option<u64>| sum.is_some_and(|sum| sum <= limit);
+        // Only for a charge that does not fit: it reads `/proc` for each member.
         if !fits(sum(&table)) {
             table.sweep(Some(self.index))?;
         }
@@ -132,6 +138,7 @@ impl Member {
             self.set_largest(largest);
             return Ok(self.write(&mut table, self.held + bytes)?);
         }
+        // A release that found the account busy is written even so: others may need the bytes.
         if self.held != self.record.bytes {
             self.write(&mut table, self.held)?;
         }

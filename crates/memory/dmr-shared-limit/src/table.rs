@@ -23,6 +23,7 @@ pub(crate) struct Table<'a, S: Storage> {
 impl<'a, S: Storage> Table<'a, S> {
     /// Locks and reads an account.
     pub(crate) fn lock(storage: &'a mut S, patience: Duration) -> Result<Self, Problem> {
+        // All of the file is read each time: other processes change it between any two calls.
         storage.lock(patience)?;
         // Unlocked when dropped, from here on.
         let mut table = Self { storage, header: None, records: Vec::new() };

@@ -1,4 +1,9 @@
 //! One spillable buffer: where it is, its guards, and its moves between device and host.
+//!
+//! A buffer is on the device, on the host, lent to its exclusive guard, or moving. A move takes the
+//! state out and leaves `Moving` behind, so that no lock is held while the memory for the copy is
+//! allocated: that allocation may spill other buffers, on this thread or on another one. Other
+//! threads wait for the end of the move; this thread, which would wait for itself, gets an error.
 
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -169,6 +174,7 @@ impl<T: Pod> Entry<T> {
             match &*state {
                 State::OnDevice(_) => return Ok(state),
                 State::Lent { .. } => return Err(SpillError::Unavailable),
+                // A callback of this thread's own move requests the buffer.
                 State::Moving { by, .. } if *by == thread::current().id() => {
                     return Err(SpillError::Unavailable);
                 }
@@ -177,6 +183,7 @@ impl<T: Pod> Entry<T> {
             }
         }
         let mut moving = Move::begin(self, &mut state, false);
+        // The allocation of the restore may spill others, whose state it locks.
         drop(state);
         let buffer = match &moving.state {
             State::OnHost(spilled) => spilled.restore(stream)?,

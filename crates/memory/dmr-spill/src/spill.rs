@@ -1,4 +1,8 @@
 //! The registry of spillable buffers, which selects what to spill.
+//!
+//! The registry has weak references only: a buffer belongs to its `Spillable`, wherever its bytes
+//! are. Its lock is held to list or to change the entries, and never while a buffer moves. So a
+//! failed allocation of a move can call back into the registry and spill other buffers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -127,6 +131,7 @@ impl Spill {
                 _ => {}
             }
         }
+        // Sorted without a lock: a buffer that is used meanwhile is skipped by its own spill.
         cold.sort_by_key(|(last_use, ..)| *last_use);
         let mut spilled = 0;
         let mut problem = None::<Refusal>;
@@ -139,6 +144,7 @@ impl Spill {
                 continue;
             }
             match entry.spill(&self.0.copies) {
+                // It is not cold any more. Another thread may be spilling it.
                 Ok(0) => spilling.push(entry),
                 Ok(moved) => {
                     self.0.spilled.add(moved);

@@ -45,6 +45,7 @@ impl Header {
         let mut index = [None; COLUMNS.len()];
         for at in 0..fields.ends.len() {
             let name = fields.get(at).to_ascii_lowercase();
+            // The first two names are RMM's.
             let name: &[u8] = match name.as_slice() {
                 b"pointer" => b"ptr",
                 b"size" => b"bytes",

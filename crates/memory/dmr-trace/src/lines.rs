@@ -42,6 +42,7 @@ impl Lines {
     pub(crate) fn next(&mut self) -> Result<Option<&[u8]>, LineError> {
         self.line.clear();
         self.number += 1;
+        // Bounded before it is read: a file without line ends must not fill the memory.
         let bounded = &mut self.bytes.by_ref().take(MAX_LINE as u64 + 1);
         let read = bounded.read_until(b'\n', &mut self.line).map_err(LineError::Io)?;
         if read == 0 {

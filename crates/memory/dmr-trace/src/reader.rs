@@ -223,7 +223,8 @@ impl TraceReader {
         Ok(record.ok().map(|record| TraceRow { line, record }))
     }
 
-    /// Reads the whole file.
+    /// Reads the whole file and sorts its lines. Lines and not records: their size is bounded, and
+    /// they are what the temporary file stores. So each row is parsed twice.
     fn sort(&mut self) -> Result<Sorted, TraceError> {
         let mut sorter = Sorter::new();
         let error = loop {
@@ -237,6 +238,7 @@ impl TraceReader {
                 Err(error) => break Some(error),
             }
         };
+        // The rows are parsed again, from the first: the parser must not continue from the last.
         self.parser = RowParser::default();
         let merge = sorter.finish().map_err(|source| cannot_sort(&self.trace, source))?;
         Ok(Sorted { merge, line: Vec::new(), error })

@@ -100,11 +100,13 @@ impl RowParser {
         // A call that failed, or a reap, has no block: its fields are ignored.
         let has_block = failure.is_none() && action != RecordAction::Reap;
         let ptr = match field(Column::Ptr) {
+            // RMM prints null pointers so, and the default stream.
             b"(nil)" => 0,
             ptr if has_block => parse_number(ptr).ok_or_else(|| bad(Column::Ptr, ptr))?,
             ptr => parse_number(ptr).unwrap_or(0),
         };
         let bytes = match field(Column::Bytes) {
+            // The bytes of a free are known from its allocation, and may be left empty.
             bytes if has_block && action != RecordAction::Deallocate => {
                 parse_number(bytes).ok_or_else(|| bad(Column::Bytes, bytes))?
             }

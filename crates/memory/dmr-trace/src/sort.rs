@@ -1,4 +1,8 @@
 //! Sorts the lines of a log by order, in bounded memory.
+//!
+//! An external merge sort: lines are collected up to the size of a run, sorted in memory, and
+//! written behind each other into one temporary file; the merge holds one buffer for each run and
+//! takes the smallest of their next lines.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

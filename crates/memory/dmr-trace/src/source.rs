@@ -30,6 +30,7 @@ pub(crate) fn open(read: impl Read + Send + 'static) -> io::Result<(Bytes, Consu
     let is_gzip = start == GZIP_MAGIC;
     let whole = BufReader::with_capacity(BUFFER, Cursor::new(start).chain(read));
     let bytes: Bytes = if is_gzip {
+        // Several streams of gzip behind each other, as appending to a log leaves them.
         Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(whole)))
     } else {
         Box::new(whole)

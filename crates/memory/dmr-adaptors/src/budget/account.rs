@@ -59,6 +59,7 @@ impl Account {
         let reserved = self.reserved();
         let limit = limit.min(if reserved > 0 { reserved } else { MAX_BYTES });
         let before = self.limit.swap(limit, Ordering::Relaxed);
+        // By the difference: the root is charged meanwhile, without the lock.
         self.room.fetch_add(signed(limit) - signed(before), Ordering::AcqRel);
     }
 
@@ -103,6 +104,7 @@ impl Account {
     #[inline]
     pub(super) fn charge(&self, bytes: u64) -> Result<(), u64> {
         let bytes = signed(bytes);
+        // The room may be negative, after the limit was lowered.
         let less = |room: i64| (bytes <= room || bytes == 0).then(|| room - bytes);
         let before = self.room.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
         before.map(drop).map_err(unsigned)

@@ -66,6 +66,7 @@ impl Charges {
             && let Some(entry) = self.by_slot.get(slot)
             && entry.generation() == 0
         {
+            // No lock: only the call that has the block writes the entry of its slot.
             entry.set(generation.get(), Charge { account, bytes, tag });
             return None;
         }
@@ -81,6 +82,7 @@ impl Charges {
             && let Some(entry) = self.by_slot.get_or_make(slot)
         {
             let known = entry.read();
+            // A charge of another generation is left of a block that was deallocated upstream.
             let own = known.filter(|(of, _)| *of == generation.get()).map(|(_, charge)| charge);
             if own.is_none_or(|own| own.account == key.account) {
                 charge.bytes = charge.bytes.saturating_add(own.map_or(0, |own| own.bytes));

@@ -11,6 +11,17 @@
 //! | `charges`, `retired` | the charge of each live block; the blocks that are charged until upstream frees them |
 //! | `holders` | which tags hold how much, and the error that says so |
 //! | `outer`, `shared` | a limit around the root of a tree; the one that processes share |
+//!
+//! # How it works
+//!
+//! A budget is a tree of accounts: what is charged to one is charged to all above it. An account
+//! counts its *room*, which is the limit less what is charged, so that one atomic instruction both
+//! compares with the limit and charges. The root is charged by that instruction alone. A charge of
+//! another account changes several rooms, and takes the lock of the tree to change them together.
+//!
+//! Bytes are charged before the upstream resource is called, and released after it has freed them:
+//! at no instant does it have more than is charged. A block that it has only retired waits in a
+//! queue, which is polled, and stays charged until then.
 
 mod account;
 mod charges;

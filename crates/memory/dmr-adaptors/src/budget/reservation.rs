@@ -113,6 +113,8 @@ impl Queued<'_> {
             self.join(&mut state, false);
             return Err(Refused::Full { remaining: account.room(), account });
         }
+        // The lock is not held during the charge, so later reservations have to see that this one
+        // waits for no room of the tree any more.
         if self.number.is_some() {
             self.join(&mut state, true);
         }

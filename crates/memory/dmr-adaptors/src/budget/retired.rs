@@ -60,6 +60,7 @@ impl Tree {
         let Some(mut queue) = self.retired() else { return };
         let older = queue.len();
         queue.push_back(block);
+        // Two polls for one push: the queue shrinks as long as half of its blocks were freed.
         let freed = [0, 1].map(|at| if at < older { self.poll_oldest(&mut queue) } else { None });
         drop(queue);
         drop(freed);

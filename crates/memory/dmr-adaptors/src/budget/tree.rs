@@ -198,6 +198,8 @@ impl Tree {
         deadline: Option<Instant>,
     ) -> Result<(), Refused> {
         let state = self.lock().ok_or(Refused::Forked)?;
+        // The root is the last: threads that charge it without the lock never meet bytes that an
+        // account of the tree refuses.
         for (charged, above) in account.path().enumerate() {
             if let Err(room) = above.charge(bytes) {
                 account.path().take(charged).for_each(|below| below.adjust(-signed(bytes)));
@@ -282,6 +284,7 @@ impl Tree {
     ) -> Result<T, Refused> {
         let mut calls = 0;
         loop {
+            // Counted before the attempt, so that a release during it counts as one after it.
             let before = self.releases();
             let refused = match attempt() {
                 Ok(charged) => return Ok(charged),

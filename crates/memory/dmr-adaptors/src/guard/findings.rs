@@ -102,6 +102,7 @@ impl Checks {
 
     /// Returns what the checks under the key `own` have found first, filed as reported.
     fn collect_alone(&self, own: Option<u64>) -> ResourceResult<Option<Corruption>> {
+        // Before the verdicts are collected: a check that is submitted meanwhile has none yet.
         let submitted: Vec<u64> = {
             let pending = lock(&self.pending);
             pending.iter().filter(|(_, check)| check.is_submitted).map(|(&key, _)| key).collect()

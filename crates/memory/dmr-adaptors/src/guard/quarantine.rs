@@ -1,4 +1,10 @@
 //! The quarantine: deallocated blocks, and the sweeps that move them in and out.
+//!
+//! A deallocated block is *sealed*: its red zones are checked, and all of it is filled with a
+//! pattern. While a window is open on it that is not possible, and the block waits. Sealed blocks
+//! are held, the oldest first, until the bounds are exceeded; a block that leaves is checked once
+//! more, because no work may have changed it, and is deallocated upstream. Each `deallocate` moves
+//! a share of the blocks and never waits for a sweep; a reap moves all that it can.
 
 use std::collections::VecDeque;
 use std::mem;

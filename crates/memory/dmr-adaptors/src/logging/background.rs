@@ -1,4 +1,9 @@
 //! A sink behind queues: callers push their records, and a thread of its own passes them on.
+//!
+//! A call that is logged costs a copy of its record and a push. The writer polls the queues instead
+//! of being woken, because to wake a thread is a system call for each record. Requests (flush, end)
+//! go through a channel, which the writer reads before the queues: so a flush covers every record
+//! that was pushed before it.
 
 use std::fmt;
 use std::io;

@@ -26,6 +26,7 @@ fn after(last: u64, now_ns: u64) -> u64 {
 /// Reads a monotonic clock that starts with the wall-clock time of the first call.
 #[inline]
 fn now_ns() -> u64 {
+    // A wall clock can be set back, which would put a free behind the allocation that reuses it.
     static START: OnceLock<(Instant, u64)> = OnceLock::new();
     let (start, epoch_ns) = START.get_or_init(|| {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);

@@ -93,6 +93,8 @@ impl<'a> Engine<'a> {
         let mut ops = Vec::with_capacity(CHUNK);
         let mut last = 1;
         loop {
+            // Parsed ahead of the calls: parsing between them would evict from the processor's
+            // cache what the next call uses.
             ops.clear();
             while ops.len() < CHUNK
                 && let Some(row) = reader.next()

@@ -56,6 +56,7 @@ impl<'a> Verifier<'a> {
         let Some(pattern) = held.pattern else { return Ok(()) };
         let block = &held.block;
         for range in checked_ranges(block.bytes(), self.is_sample) {
+            // Keys are consecutive, so that a mismatch is found by its distance from the first.
             let key = self.first_key + self.pending.len() as u64;
             self.ops.check_pattern(block, range, pattern, block.alloc_stream(), key)?;
             self.pending.push(PendingCheck { line: held.line, free_line });
