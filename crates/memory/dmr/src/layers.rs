@@ -1,4 +1,9 @@
 //! The adaptors that a runtime puts around its backend, and what the program reads from them.
+//!
+//! From the backend outwards: the budget, below the pool, because it bounds what the process takes
+//! from the GPU; the guard, whose red zones the layers around it do not see; the log and the
+//! statistics, which record what the program requests; and the callbacks, outermost, so that each
+//! attempt of an allocation that they rescue is in the log and in the counts.
 
 #[cfg(feature = "debug-guard")]
 use std::fmt;

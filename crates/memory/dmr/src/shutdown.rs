@@ -51,6 +51,7 @@ impl DeviceRuntime {
             // Its locks may be held by threads that the child does not have.
             return Err(ResourceError::forked_process(self.ordinal()).into());
         }
+        // All steps, whatever one of them returns: each frees memory that the others do not.
         let waited = self.streams().synchronize_all().map(drop);
         let reaped = self.resource().reap_pending().map(drop);
         let pinned = self.streams().reap_pinned().and(self.trim_pinned(0)).map(drop);
@@ -182,6 +183,8 @@ impl AtExit for UnusedMemory {
         if device.is_lost() || device.is_forked() {
             return;
         }
+        // On a thread of its own: a call of the driver that never returns must not keep the process
+        // from ending.
         let start = Instant::now();
         let this = self.clone();
         let thread = std::thread::Builder::new().name("dmr-exit".into());

@@ -164,6 +164,7 @@ impl TenantBuilder<'_> {
         #[cfg(feature = "spill")]
         if self.spills {
             use dmr_adaptors::{ResourceLayer, callbacks::FailureCallbackLayer};
+            // Copies on the runtime's stream, if it has one: streams are limited, tenants are not.
             let spill = match self.runtime.spill() {
                 Some(spill) => spill.sibling(),
                 None => dmr_spill::Spill::new(self.runtime.streams())?,
