@@ -89,11 +89,12 @@ impl<T: Pod> DeviceBuffer<T> {
         self.view().copy_to_host(host, stream)
     }
 
-    /// Overwrites all elements, as [`DeviceViewMut::copy_from`] does.
+    /// Overwrites all elements, as [`DeviceViewMut::copy_from`](crate::DeviceViewMut::copy_from)
+    /// does.
     ///
     /// # Errors
     ///
-    /// As [`DeviceViewMut::copy_from`].
+    /// As [`DeviceViewMut::copy_from`](crate::DeviceViewMut::copy_from).
     pub fn copy_from<'s>(
         &mut self,
         source: impl Into<DeviceView<'s, T>>,
@@ -102,11 +103,12 @@ impl<T: Pod> DeviceBuffer<T> {
         self.view_mut().copy_from(source, stream)
     }
 
-    /// Overwrites all elements from a slice, as [`DeviceViewMut::copy_from_host`] does.
+    /// Overwrites all elements from a slice, as
+    /// [`DeviceViewMut::copy_from_host`](crate::DeviceViewMut::copy_from_host) does.
     ///
     /// # Errors
     ///
-    /// As [`DeviceViewMut::copy_from_host`].
+    /// As [`DeviceViewMut::copy_from_host`](crate::DeviceViewMut::copy_from_host).
     pub fn copy_from_host(
         &mut self,
         host: &[T],
@@ -115,29 +117,30 @@ impl<T: Pod> DeviceBuffer<T> {
         self.view_mut().copy_from_host(host, stream)
     }
 
-    /// Sets every element to `value`, as [`DeviceViewMut::fill`] does.
+    /// Sets every element to `value`, as [`DeviceViewMut::fill`](crate::DeviceViewMut::fill) does.
     ///
     /// # Errors
     ///
-    /// As [`DeviceViewMut::fill`].
+    /// As [`DeviceViewMut::fill`](crate::DeviceViewMut::fill).
     pub fn fill(&mut self, value: T, stream: impl Into<StreamId>) -> Result<(), BufferError> {
         self.view_mut().fill(value, stream)
     }
 
-    /// Sets every byte, as [`DeviceViewMut::fill_bytes`] does.
+    /// Sets every byte, as [`DeviceViewMut::fill_bytes`](crate::DeviceViewMut::fill_bytes) does.
     ///
     /// # Errors
     ///
-    /// As [`DeviceViewMut::fill_bytes`].
+    /// As [`DeviceViewMut::fill_bytes`](crate::DeviceViewMut::fill_bytes).
     pub fn fill_bytes(&mut self, byte: u8, stream: impl Into<StreamId>) -> Result<(), BufferError> {
         self.view_mut().fill_bytes(byte, stream)
     }
 
-    /// Sets every element to zero, as [`DeviceViewMut::fill_zero`] does.
+    /// Sets every element to zero, as [`DeviceViewMut::fill_zero`](crate::DeviceViewMut::fill_zero)
+    /// does.
     ///
     /// # Errors
     ///
-    /// As [`DeviceViewMut::fill_zero`].
+    /// As [`DeviceViewMut::fill_zero`](crate::DeviceViewMut::fill_zero).
     pub fn fill_zero(&mut self, stream: impl Into<StreamId>) -> Result<(), BufferError> {
         self.view_mut().fill_zero(stream)
     }
