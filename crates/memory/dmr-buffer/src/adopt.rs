@@ -8,7 +8,8 @@ use cudarc::driver::CudaSlice;
 use dmr_core::error::StreamProblem;
 use dmr_core::size::BLOCK_ALIGNMENT;
 use dmr_core::{AllocTag, DeallocateError, DeviceBlock, ResourceError, ResourceResult, StreamId};
-use dmr_streams::{AdoptSliceError, CudaSlices, DeviceContext, HomeStream, StreamGuard};
+use dmr_slices::{AdoptSliceError, CudaSlices, empty_slice, record_write, slice_at};
+use dmr_streams::{DeviceContext, HomeStream, StreamGuard};
 
 use crate::DeviceBuffer;
 use crate::owner::Owner;
@@ -88,7 +89,7 @@ impl<T: Pod> DeviceBuffer<T> {
             let empty = self
                 .owner
                 .home_for_slice(self.home)
-                .and_then(|home| self.owner.streams.device().empty_slice(home.stream()));
+                .and_then(|home| empty_slice(home.device(), home.stream()));
             return empty.map_err(|error| Box::new(GiveAwayError { error, buffer: self }));
         };
         // SAFETY: any bytes are a value of a `Pod`.
@@ -145,9 +146,7 @@ impl Owner {
                     && given.bytes() >= len * size_of::<T>() =>
             {
                 // The home stream comes after all uses only now.
-                self.streams
-                    .device()
-                    .record_write(&mut slice, home.stream())
+                record_write(home.device(), &mut slice, home.stream())
                     .or_else(|_| home.synchronize())
             }
             // The resource had another block.
@@ -176,7 +175,7 @@ impl Owner {
         let stream = self.home_for_slice(block.alloc_stream())?;
         self.streams.device().bind()?;
         // SAFETY: the block has the elements; any bytes are a value of a `Pod`.
-        let slice = unsafe { self.streams.device().slice_at(stream.stream(), block.ptr(), len) }?;
+        let slice = unsafe { slice_at(stream.device(), stream.stream(), block.ptr(), len) }?;
         Ok((stream, slice))
     }
 

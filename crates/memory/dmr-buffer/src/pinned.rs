@@ -4,9 +4,10 @@ mod buffer;
 mod view;
 
 use dmr_core::ResourceResult;
+use dmr_pinned::PinnedPool;
 use dmr_streams::{DeviceContext, PinnedKind};
 
-pub use dmr_streams::reap_orphaned_pinned;
+pub use dmr_pinned::reap_orphaned_pinned;
 
 pub use buffer::{PinnedBuffer, WriteCombinedBuffer};
 pub use view::{PinnedView, PinnedViewMut};
@@ -18,7 +19,7 @@ pub use view::{PinnedView, PinnedViewMut};
 ///
 /// The first error. What could not be freed is still retired: call again.
 pub fn try_reap_pinned<C: DeviceContext + ?Sized>(ctx: &C) -> ResourceResult<u64> {
-    let freed = ctx.streams().try_reap_pinned();
+    let freed = PinnedPool::of(ctx.streams()).try_reap();
     poll_layers(ctx);
     freed
 }
@@ -30,7 +31,7 @@ pub fn try_reap_pinned<C: DeviceContext + ?Sized>(ctx: &C) -> ResourceResult<u64
 ///
 /// As [`try_reap_pinned`].
 pub fn reap_pinned<C: DeviceContext + ?Sized>(ctx: &C) -> ResourceResult<u64> {
-    let freed = ctx.streams().reap_pinned();
+    let freed = PinnedPool::of(ctx.streams()).reap_pending();
     poll_layers(ctx);
     freed
 }
@@ -42,7 +43,7 @@ pub fn reap_pinned<C: DeviceContext + ?Sized>(ctx: &C) -> ResourceResult<u64> {
 ///
 /// The first error. All other memory was returned all the same.
 pub fn trim_pinned<C: DeviceContext + ?Sized>(ctx: &C, keep_bytes: u64) -> ResourceResult<u64> {
-    let trimmed = ctx.streams().trim_pinned(keep_bytes);
+    let trimmed = PinnedPool::of(ctx.streams()).trim_to(keep_bytes);
     poll_layers(ctx);
     trimmed
 }

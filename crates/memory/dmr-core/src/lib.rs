@@ -26,6 +26,7 @@
 //! | [`upstream`] | checks of the blocks that an upstream resource returns |
 //! | [`panics`] | calls of the program's code whose panics are caught |
 //! | [`sync`], [`spinlock`] | locks without poison; [`SpinLock`] |
+//! | [`append_list`] | [`AppendList`](append_list::AppendList), a list that is read without a lock |
 //! | [`process`] | [`Process`], which detects a forked child |
 //! | [`ops`] | [`DeviceOps`], the device operations that guards and verifiers need |
 //! | `conformance` | the contract as a suite (feature `conformance`) |
@@ -33,6 +34,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod access;
+pub mod append_list;
 pub mod at_exit;
 pub mod block;
 pub mod bytes;

@@ -236,8 +236,8 @@ impl AsyncCudaResource {
             }
         };
         match self.device().is_lost() {
-            true => self.in_use.settle_all(free),
-            false => self.in_use.settle(patience, free),
+            true => self.in_use.drain_all(free),
+            false => self.in_use.drain_closed(patience, free),
         }
         freed
     }

@@ -4,7 +4,8 @@
 use std::ops::Deref;
 
 use dmr_core::{DeviceMemoryResource, ResourceResult, panics};
-use dmr_streams::{OtherStreams, StreamPool};
+use dmr_slices::OtherStreams;
+use dmr_streams::StreamPool;
 
 use crate::LaunchError;
 use crate::windows::Windows;

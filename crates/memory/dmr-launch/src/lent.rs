@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 
 use cudarc::driver::{CudaSlice, CudaViewMut};
 use dmr_core::ResourceResult;
-use dmr_streams::OtherStreams;
+use dmr_slices::{OtherStreams, slice_at};
 
 /// Memory of a launch as a slice on the launch's stream. Dropping it makes that stream wait for
 /// uses on other streams, and frees nothing.
@@ -31,7 +31,7 @@ impl<'s, T> LentSlice<'s, T> {
         others.use_on_own()?;
         others.set_cudarc_error_aside();
         // SAFETY: the caller's obligation; this leaks the slice.
-        let slice = unsafe { others.device().slice_at(others.launch_stream(), ptr, len) }?;
+        let slice = unsafe { slice_at(others.device(), others.launch_stream(), ptr, len) }?;
         Ok(Self { slice: ManuallyDrop::new(slice), others })
     }
 

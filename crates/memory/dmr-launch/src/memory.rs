@@ -1,7 +1,8 @@
 //! Memory that a launch declares together with its views.
 
 use dmr_core::{Access, BlockId, DeviceMemoryResource, ResourceError, UseTrackingExt};
-use dmr_streams::{MemoryOrigin, OtherStreams, StreamGuard, TypedMemory, TypedMemoryMut};
+use dmr_slices::OtherStreams;
+use dmr_streams::{MemoryOrigin, StreamGuard, TypedMemory, TypedMemoryMut};
 
 use sealed::Parts;
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use cudarc::driver::CudaStream;
 use dmr_core::{Access, AllocTag, DeviceMemoryResource, ResourceError, StreamId};
+use dmr_slices::OtherStreams;
 use dmr_streams::{
-    Declaration, Device, DeviceContext, KernelArg, OtherStreams, StreamGuard, StreamPool,
+    Declaration, Device, DeviceContext, KernelArg, StreamGuard, StreamPool,
     TrackedMemory,
 };
 #[cfg(feature = "nvtx")]

@@ -15,7 +15,8 @@ use cudarc::driver::{
     PushKernelArg, SyncOnDrop,
 };
 use dmr_core::ResourceResult;
-use dmr_streams::{KernelArg, MemoryOrigin, OtherStreams, TypedMemory};
+use dmr_slices::OtherStreams;
+use dmr_streams::{KernelArg, MemoryOrigin, TypedMemory};
 
 use crate::lent::LentSlice;
 

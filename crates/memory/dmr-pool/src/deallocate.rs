@@ -89,8 +89,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             }
         };
         match is_lost {
-            true => self.in_use.settle_all(free),
-            false => self.in_use.settle(Patience::Poll, free),
+            true => self.in_use.drain_all(free),
+            false => self.in_use.drain_closed(Patience::Poll, free),
         }
         freed
     }

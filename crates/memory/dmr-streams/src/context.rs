@@ -1,10 +1,11 @@
-//! The part of a runtime that launches and buffers need: memory, and the streams for it.
+//! The part of a runtime that launches and buffers need: memory of the device and of the host, and
+//! the streams for it.
 
 use std::sync::Arc;
 
 use dmr_core::{DeviceMemoryResource, HostMemoryResource};
 
-use crate::{PinnedKind, StreamPool};
+use crate::StreamPool;
 
 /// A resource and its stream pool.
 ///
@@ -20,12 +21,32 @@ pub trait DeviceContext {
     /// Returns the pool of the streams that work can be submitted to.
     fn streams(&self) -> &Arc<StreamPool>;
 
-    /// Returns the resources of pinned memory; `None` for the pools that the streams have of it
-    /// ([`PinnedResource`](crate::PinnedResource)), without layers around them. Buffers keep them,
-    /// for their copies to pinned memory.
+    /// Returns the resources of pinned memory; `None` for the pool that each stream pool has of it
+    /// (`PinnedPool` of the crate `dmr-pinned`), without layers around it. Buffers keep them, for
+    /// their copies to pinned memory.
     fn pinned_resources(&self) -> Option<&Arc<PinnedResources>> {
         None
     }
+}
+
+/// The kind of page-locked memory, for the host. The device accesses both in the same way.
+///
+/// All of it is mapped and portable: kernels use it at the host's address, on every device of the
+/// process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PinnedKind {
+    /// Cached by the processor, as ordinary memory is.
+    #[default]
+    Cached,
+    /// Write-combined: the host's writes go past the caches, which makes copies to the device
+    /// faster on some machines. Reading it takes the host many times as long.
+    WriteCombined,
+}
+
+impl PinnedKind {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [Self; 2] = [Self::Cached, Self::WriteCombined];
 }
 
 /// The resources of pinned memory of a context, by kind.

@@ -260,8 +260,10 @@ impl<'p> StreamGuard<'p> {
         })
     }
 
+    /// Returns the device of the stream.
+    #[must_use]
     #[inline]
-    pub(crate) fn device(&self) -> &'p Device {
+    pub fn device(&self) -> &'p Device {
         self.pool.device()
     }
 

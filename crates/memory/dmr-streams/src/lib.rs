@@ -8,21 +8,20 @@
 //! | [`device`] | [`Device`], one GPU and its CUDA context |
 //! | [`config`] | [`StreamPoolConfig`], the configuration of a stream pool |
 //! | [`pool`] | [`StreamPool`], a fixed number of streams, named by ids |
+//! | [`attachments`] | [`Attachment`], what a crate above keeps for each stream pool |
 //! | [`guard`] | [`StreamGuard`], a stream during a call: checked once, and not retired until the call ends |
 //! | [`completed`] | [`Completed`], a future of the work of a stream |
+//! | [`event`] | [`DriverEvent`](event::DriverEvent), an event of the driver |
 //! | [`relaxed`] | [`RelaxedCapture`], for driver calls that a graph capture forbids |
 //! | [`lease`] | [`StreamLease`], one stream of a pool, for one user |
 //! | [`context`] | [`DeviceContext`], a resource and its streams, for launches and buffers |
 //! | [`launch`] | [`LaunchTokens`], the open windows of one launch |
 //! | [`memory`] | [`TrackedMemory`], memory that a launch can declare |
-//! | [`other_streams`] | [`OtherStreams`], the work of a launch on streams other than its own |
 //! | [`ops`] | [`PatternOps`], fills and checks device memory on streams |
 //! | [`owner`] | [`BlockOwner`]: the right to put blocks into the use table |
 //! | [`uses`] | [`UseTable`]: which blocks are used on which streams, and what must therefore wait |
-//! | [`slices`] | [`CudaSlices`]: slices of cudarc, adopted as blocks and given back |
 //! | [`tracked`] | [`Tracked`]: use tracking for a resource without it |
 //! | [`peer`] | two stream pools: the order between their streams, and peer access between devices |
-//! | [`pinned`] | [`PinnedResource`], [`PinnedMemory`]: page-locked host memory, pooled, kept until its uses are done |
 //! | [`error`] | [`DeviceError`]: the errors of opening a device |
 //!
 //! The streams are values of cudarc: all of cudarc's operations on streams work on them.
@@ -31,12 +30,13 @@
 
 mod acquire;
 mod adopt;
+pub mod attachments;
 pub mod completed;
 pub mod config;
 pub mod context;
 pub mod device;
 pub mod error;
-mod event;
+pub mod event;
 pub mod guard;
 mod holds;
 mod idle;
@@ -49,16 +49,13 @@ pub mod memory;
 mod multi_stream;
 mod names;
 pub mod ops;
-pub mod other_streams;
 pub mod owner;
 pub mod peer;
-pub mod pinned;
 pub mod pool;
 mod progress;
 pub mod relaxed;
 mod seen;
 mod simulated;
-pub mod slices;
 mod slot;
 mod sync;
 mod timeline;
@@ -66,9 +63,10 @@ pub mod tracked;
 pub mod uses;
 mod watcher;
 
+pub use attachments::Attachment;
 pub use completed::Completed;
 pub use config::StreamPoolConfig;
-pub use context::{DeviceContext, PinnedResources};
+pub use context::{DeviceContext, PinnedKind, PinnedResources};
 pub use device::Device;
 pub use error::DeviceError;
 pub use guard::{HomeStream, StreamGuard};
@@ -77,13 +75,10 @@ pub use lease::StreamLease;
 pub use library::DriverVersion;
 pub use memory::{KernelArg, MemoryOrigin, TrackedMemory, TypedMemory, TypedMemoryMut};
 pub use ops::PatternOps;
-pub use other_streams::OtherStreams;
 pub use owner::BlockOwner;
-pub use pinned::{PinnedKind, PinnedMemory, PinnedResource, reap_orphaned_pinned};
 pub use pool::StreamPool;
 pub use relaxed::RelaxedCapture;
 pub use simulated::Declaration;
-pub use slices::{AdoptSliceError, CudaSlices};
 pub use tracked::Tracked;
 pub use uses::{BlocksInUse, Dependencies, PendingFrees, UseTable};
 

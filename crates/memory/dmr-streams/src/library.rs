@@ -93,7 +93,8 @@ pub fn error_name(code: i32) -> &'static str {
 /// # Safety
 ///
 /// A driver that has the symbol has a function of type `F` there.
-pub(crate) unsafe fn optional<F: Copy>(symbol: &str) -> Option<F> {
+#[must_use]
+pub unsafe fn optional<F: Copy>(symbol: &str) -> Option<F> {
     // SAFETY: the caller's obligation. The driver is never unloaded.
     unsafe { driver().ok()?.library.get::<F>(symbol) }.ok().map(|found| *found)
 }

@@ -8,13 +8,13 @@ use cudarc::driver::CudaStream;
 use dmr_core::process::LeakedInChild;
 use dmr_core::{ResourceError, ResourceResult, StreamId, StreamPoolId};
 
+use crate::attachments::Attachments;
 use crate::holds::Holds;
 use crate::lease_table::{LeaseTable, Locked};
-use crate::pinned::PinnedPool;
 use crate::progress::Progress;
 use crate::slot::{PERMANENT, PoolStream, SlotLease, StreamSlot};
 use crate::uses::{ClosedQueues, Slots, UseTable};
-use crate::{BlockOwner, Device, StreamGuard, StreamPoolConfig, slices};
+use crate::{Device, StreamGuard, StreamPoolConfig};
 
 /// A fixed number of streams of one device, which are leased.
 ///
@@ -60,9 +60,7 @@ pub struct StreamPool {
     uses: LeakedInChild<Slots>,
     /// Retired blocks of all owners whose last window has closed.
     closed: LeakedInChild<ClosedQueues>,
-    pinned_owner: BlockOwner,
-    pinned: LeakedInChild<PinnedPool>,
-    slices: LeakedInChild<slices::Adopted>,
+    attachments: LeakedInChild<Attachments>,
 }
 
 /// The maximum number of library streams of a pool: the reclaim stream and those that serve home
@@ -89,9 +87,6 @@ impl StreamPool {
         let adopted = (0..max_adopted).map(|_| StreamSlot::for_adopted());
         let id = StreamPoolId::next()
             .ok_or(ResourceError::capacity("stream pools of a process", (1 << 24) - 2))?;
-        let closed = LeakedInChild::<ClosedQueues>::default();
-        let pinned_owner = BlockOwner::new(id, &closed);
-        let slices = slices::Adopted::new(BlockOwner::new(id, &closed));
         let pool = Self {
             id,
             device,
@@ -102,10 +97,8 @@ impl StreamPool {
             turn: AtomicUsize::new(0),
             progress: LeakedInChild::new(Progress::new(max_own, max_adopted)),
             uses: LeakedInChild::new(Slots::new(id, slots)),
-            closed,
-            pinned: LeakedInChild::new(PinnedPool::new(&pinned_owner)),
-            pinned_owner,
-            slices: LeakedInChild::new(slices),
+            closed: LeakedInChild::default(),
+            attachments: LeakedInChild::default(),
         };
         pool.create(0, config.priority)?;
         pool.name_device();
@@ -226,24 +219,13 @@ impl StreamPool {
         Ok(self.permanent_id(self.find(stream)?.slot()))
     }
 
-    /// Returns the pinned memory.
     #[inline]
-    pub(crate) fn pinned(&self) -> &PinnedPool {
-        &self.pinned
-    }
-
-    /// Returns the slices of cudarc that were adopted.
-    pub(crate) fn adopted_slices(&self) -> &slices::Adopted {
-        &self.slices
+    pub(crate) fn attachments(&self) -> &Attachments {
+        &self.attachments
     }
 
     pub(crate) fn closed_queues(&self) -> &ClosedQueues {
         &self.closed
-    }
-
-    /// Returns the owner of all pinned memory in the use table.
-    pub(crate) fn pinned_owner(&self) -> &BlockOwner {
-        &self.pinned_owner
     }
 
     #[inline]
@@ -335,8 +317,7 @@ impl StreamPool {
 
 impl Drop for StreamPool {
     fn drop(&mut self) {
-        self.end_pinned();
-        self.end_slices();
+        self.end_attachments();
         self.forget_device();
     }
 }

@@ -1,5 +1,6 @@
 //! The timelines of a pool's streams, and the events by which streams wait for each other.
 
+use std::ops::Deref;
 use std::sync::Weak;
 
 use crossbeam_utils::CachePadded;
@@ -55,6 +56,23 @@ fn complete(timelines: &Timelines, event: &Event, reach: usize) {
 
 /// An event that is not recorded again while this exists.
 pub(crate) type Event = Arc<StreamEvent<DriverEvent>>;
+
+/// An event that was recorded on a stream of a pool. It is not recorded again while this exists.
+pub struct RecordedEvent(Event);
+
+impl RecordedEvent {
+    pub(crate) fn of(event: Event) -> Self {
+        Self(event)
+    }
+}
+
+impl Deref for RecordedEvent {
+    type Target = DriverEvent;
+
+    fn deref(&self) -> &DriverEvent {
+        self.0.driver_event()
+    }
+}
 
 impl Progress {
     /// Makes the timelines of `own` streams of the pool and of `adopted` slots for other streams

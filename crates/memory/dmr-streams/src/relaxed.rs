@@ -1,11 +1,12 @@
-//! Driver calls that a graph capture forbids.
+//! Driver calls that a graph capture forbids, and streams that must not capture.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-use cudarc::driver::result::DriverError;
-use cudarc::driver::sys::{self, CUstreamCaptureMode};
-use dmr_core::ResourceResult;
+use cudarc::driver::CudaStream;
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys::{self, CUresult, CUstreamCaptureMode, CUstreamCaptureStatus};
+use dmr_core::{ResourceError, ResourceResult, StreamId};
 
 use crate::Device;
 
@@ -50,6 +51,23 @@ impl Device {
         self.bind()?;
         in_relaxed_mode(|| calls(&RelaxedCapture { device: self, _of_this_thread: PhantomData }))
             .map_err(|error| self.driver_error("cuThreadExchangeStreamCaptureMode", error))?
+    }
+
+    /// Refuses a stream of the device's context, which is current, that captures a graph.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamCapturing`](ResourceError::StreamCapturing); [`Driver`](ResourceError::Driver).
+    pub fn refuse_capture_of(&self, stream: &CudaStream) -> ResourceResult<()> {
+        // SAFETY: the stream is alive while it is borrowed.
+        match unsafe { result::stream::is_capturing(stream.cu_stream()) } {
+            Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) => Ok(()),
+            // The second: CUDA's default stream, while a blocking stream captures.
+            Ok(_) | Err(DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)) => {
+                Err(ResourceError::stream_capturing(StreamId::UNISSUED))
+            }
+            Err(error) => Err(self.driver_error("cuStreamIsCapturing", error)),
+        }
     }
 }
 

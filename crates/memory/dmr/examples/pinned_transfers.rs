@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::result;
 use dmr::dmr_buffer::DeviceViewMut;
+use dmr::dmr_pinned::PinnedPool;
 use dmr::prelude::*;
 use dmr_sim::{Driver, Universe};
 
@@ -110,7 +111,7 @@ fn best_of(rounds: usize, mut call: impl FnMut() -> Outcome) -> Outcome<f64> {
 
 /// Prints what 100,000 buffers at once take.
 fn many(runtime: &DeviceRuntime) -> Outcome {
-    runtime.streams().reap_pinned()?;
+    PinnedPool::of(runtime.streams()).reap_pending()?;
     runtime.trim_pinned(0)?;
     let stream = runtime.streams().acquire()?;
     let make = |nth: usize| PinnedBuffer::<u8>::uninit(runtime, &stream, 256 + nth * 977 % 3841);

@@ -145,10 +145,12 @@ pub use dmr_cuda_virtual;
 pub use dmr_launch;
 #[cfg(feature = "nvtx")]
 pub use dmr_nvtx;
+pub use dmr_pinned;
 #[cfg(feature = "pool")]
 pub use dmr_pool;
 #[cfg(feature = "shared")]
 pub use dmr_shared_limit;
+pub use dmr_slices;
 #[cfg(feature = "spill")]
 pub use dmr_spill;
 pub use dmr_streams;
@@ -182,13 +184,15 @@ pub mod prelude {
     #[cfg(feature = "pool")]
     pub use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
     pub use dmr_launch::{LaunchError, LaunchRecorder, Reads, ReadsAndWrites, Writes};
+    pub use dmr_pinned::{PinnedKind, PinnedResource};
     #[cfg(feature = "pool")]
     pub use dmr_pool::{PoolConfig, PoolResource};
+    pub use dmr_slices::CudaSlices;
     #[cfg(feature = "spill")]
     pub use dmr_spill::{Spill, Spillable};
     pub use dmr_streams::{
-        CudaSlices, Device, DeviceContext, DeviceError, PatternOps, PinnedKind, PinnedResource,
-        StreamLease, StreamPool, StreamPoolConfig, Tracked,
+        Device, DeviceContext, DeviceError, PatternOps, StreamLease, StreamPool, StreamPoolConfig,
+        Tracked,
     };
 }
 

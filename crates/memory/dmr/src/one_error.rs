@@ -7,7 +7,8 @@ use dmr_buffer::{BufferError, GiveAwayError, Pod};
 use dmr_core::virtual_memory::{DestroyError, ReleaseError};
 use dmr_core::{DeallocateError, ResourceError};
 use dmr_launch::{LaunchError, PrepareError};
-use dmr_streams::{AdoptSliceError, DeviceError};
+use dmr_slices::AdoptSliceError;
+use dmr_streams::DeviceError;
 
 use crate::{RuntimeError, ShutdownError};
 

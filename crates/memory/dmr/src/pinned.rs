@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use dmr_core::{HostMemoryResource, Usage};
-use dmr_streams::{PinnedResources, StreamPool};
+use dmr_pinned::{PinnedPool, PinnedResources};
+use dmr_streams::StreamPool;
 
 #[cfg(feature = "budget")]
 use dmr_adaptors::budget::Budget;
 #[cfg(feature = "statistics")]
 use dmr_adaptors::statistics::StatisticsResource;
 #[cfg(any(feature = "budget", feature = "statistics"))]
-use dmr_streams::{PinnedKind, PinnedResource};
+use dmr_pinned::{PinnedKind, PinnedResource};
 
 use crate::DeviceRuntime;
 use crate::layers::Layers;
@@ -110,7 +111,7 @@ impl DeviceRuntime {
     /// Returns the accounting of the pinned memory of the runtime's streams, of all kinds.
     #[must_use]
     pub fn pinned_usage(&self) -> Usage {
-        self.streams().pinned_usage()
+        PinnedPool::of(self.streams()).usage()
     }
 
     /// Returns pinned memory that no buffer uses to the driver while more than `keep_bytes` bytes
@@ -119,7 +120,7 @@ impl DeviceRuntime {
     ///
     /// # Errors
     ///
-    /// As [`StreamPool::trim_pinned`].
+    /// As [`PinnedPool::trim_to`].
     pub fn trim_pinned(&self, keep_bytes: u64) -> dmr_core::ResourceResult<u64> {
         dmr_buffer::pinned::trim_pinned(self, keep_bytes)
     }

@@ -8,6 +8,7 @@ use dmr_core::ResourceError;
 use dmr_core::at_exit::{self, AtExit};
 use dmr_core::error::Holder;
 use dmr_core::size::human_bytes;
+use dmr_pinned::PinnedPool;
 use dmr_streams::StreamPool;
 
 use crate::layers::Handles;
@@ -30,7 +31,7 @@ pub fn shutdown() -> Result<(), ShutdownError> {
     for runtime in DeviceRuntime::shared() {
         outcome = outcome.and(runtime.shutdown());
     }
-    outcome.and(dmr_streams::reap_orphaned_pinned().map(drop).map_err(ShutdownError::from))
+    outcome.and(dmr_pinned::reap_orphaned_pinned().map(drop).map_err(ShutdownError::from))
 }
 
 impl DeviceRuntime {
@@ -54,7 +55,8 @@ impl DeviceRuntime {
         // All steps, whatever one of them returns: each frees memory that the others do not.
         let waited = self.streams().synchronize_all().map(drop);
         let reaped = self.resource().reap_pending().map(drop);
-        let pinned = self.streams().reap_pinned().and(self.trim_pinned(0)).map(drop);
+        let pinned =
+            PinnedPool::of(self.streams()).reap_pending().and(self.trim_pinned(0)).map(drop);
         let trimmed = self.resource().trim_to(0).map(drop);
         #[cfg(feature = "logging")]
         let flushed = self.layers.log.as_ref().map_or(Ok(()), |log| log.flush());
@@ -169,7 +171,7 @@ impl UnusedMemory {
         }
         // Freeing pinned memory may wait for a busy device, too.
         if is_idle {
-            let _ = self.streams.trim_pinned(0);
+            let _ = PinnedPool::of(&self.streams).trim_to(0);
         }
         let _ = self.resource.trim_to(0);
     }

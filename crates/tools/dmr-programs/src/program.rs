@@ -137,7 +137,7 @@ pub enum Step {
     HostWrites { pinned: u32 },
     /// Drops the pinned memory and its counterpart.
     Unpin { pinned: u32 },
-    /// `try_reap_pinned`.
+    /// `try_reap` of pinned memory.
     ReapPinned,
     /// Forks; the child makes calls that must be refused, and ends.
     Fork,

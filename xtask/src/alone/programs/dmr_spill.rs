@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use dmr_buffer::DeviceBuffer;
+use dmr_buffer::pinned::reap_pinned;
 use dmr_core::DeviceMemoryResource;
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_sim::Universe;
@@ -42,7 +43,7 @@ fn main() {
 
     drop((buffer, spill, stream));
     context.resource.reap_pending().unwrap();
-    context.streams.reap_pinned().unwrap();
+    reap_pinned(&context).unwrap();
     drop(context);
     let verdict = universe.finish();
     assert!(verdict.is_clean(), "{verdict}");

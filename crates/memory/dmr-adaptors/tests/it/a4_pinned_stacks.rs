@@ -10,7 +10,7 @@ use dmr_adaptors::logging::{InMemorySink, LoggingLayer};
 use dmr_adaptors::statistics::StatisticsLayer;
 use dmr_core::conformance::{Harness, Report, run_all};
 use dmr_core::{DeviceBlock, DeviceMemoryResource, HostMemoryResource, ResourceResult, StreamId};
-use dmr_streams::{PinnedKind, PinnedResource};
+use dmr_pinned::{PinnedKind, PinnedResource};
 use dmr_testkit::{ResourceHarness, Rig};
 
 const LIMIT: u64 = 64 << 20;

@@ -2,7 +2,8 @@
 
 use bytemuck::Pod;
 use dmr_core::{AllocTag, ResourceResult, StreamId};
-use dmr_streams::{DeviceContext, PinnedKind, PinnedMemory};
+use dmr_pinned::{PinnedKind, PinnedMemory};
+use dmr_streams::DeviceContext;
 
 use super::PinnedViewMut;
 use crate::buffer::{Buffer, BufferKind, MutableKind};
@@ -16,7 +17,7 @@ use crate::{BufferError, DeviceView, DeviceViewMut};
 /// same address.
 ///
 /// Its memory is from the context's pool of pinned memory
-/// ([`PinnedResource`](dmr_streams::PinnedResource)), or from the context's stack over it, whose
+/// ([`PinnedResource`](dmr_pinned::PinnedResource)), or from the context's stack over it, whose
 /// budget and statistics count it.
 ///
 /// # The host's turn

@@ -5,7 +5,8 @@ use std::slice;
 
 use bytemuck::Pod;
 use dmr_core::StreamId;
-use dmr_streams::{PinnedMemory, TrackedMemory};
+use dmr_pinned::PinnedMemory;
+use dmr_streams::TrackedMemory;
 
 use crate::transfer;
 use crate::view::{View, ViewMut};

@@ -1,7 +1,8 @@
 //! The kinds of memory that views are of.
 
 use dmr_core::{BlockId, DeviceBlock};
-use dmr_streams::{MemoryOrigin, PinnedMemory};
+use dmr_pinned::PinnedMemory;
+use dmr_streams::MemoryOrigin;
 
 use crate::owner::Kind;
 

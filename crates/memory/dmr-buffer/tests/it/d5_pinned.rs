@@ -4,6 +4,7 @@ use crate::context::Context;
 use dmr_buffer::pinned::{reap_pinned, try_reap_pinned};
 use dmr_buffer::{BufferError, DeviceBuffer, PinnedBuffer};
 use dmr_core::{Access, BlockUse, ResourceError};
+use dmr_pinned::PinnedMemory;
 use dmr_streams::{DeviceContext, MemoryOrigin, TrackedMemory};
 use dmr_testkit::Rig;
 
@@ -134,7 +135,7 @@ fn no_bytes_and_impossible_sizes() {
     let mut nothing = DeviceBuffer::<u32>::uninit(&ctx, ctx.home(), 0).unwrap();
     empty.copy_to_device(&mut nothing, ctx.home()).unwrap();
     empty.copy_from_device(&nothing, ctx.home()).unwrap();
-    let refused = rig.streams().allocate_pinned(0, ctx.home()).unwrap_err();
+    let refused = PinnedMemory::new(rig.streams(), 0, ctx.home()).unwrap_err();
     assert!(matches!(refused, ResourceError::InvalidSize { requested: 0, .. }), "{refused:?}");
     for len in [usize::MAX, usize::MAX / 4, isize::MAX as usize / 4 + 1] {
         let refused = PinnedBuffer::<u32>::zeroed(&ctx, ctx.home(), len).unwrap_err();

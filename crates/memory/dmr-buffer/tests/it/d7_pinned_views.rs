@@ -4,6 +4,7 @@ use crate::context::Context;
 use dmr_buffer::pinned::{reap_pinned, trim_pinned};
 use dmr_buffer::{BufferError, DeviceBuffer, PinnedBuffer, WriteCombinedBuffer};
 use dmr_core::{AllocTag, ByteRange};
+use dmr_pinned::PinnedPool;
 use dmr_streams::{DeviceContext, MemoryOrigin, TrackedMemory};
 use dmr_testkit::Rig;
 
@@ -134,7 +135,7 @@ fn a_trim_returns_the_memory_of_buffers_that_were_dropped() {
     drop(pinned);
     reap_pinned(&ctx).unwrap();
     assert_eq!(trim_pinned(&ctx, 0).unwrap(), 5 << 20);
-    let usage = ctx.streams().pinned_usage();
+    let usage = PinnedPool::of(ctx.streams()).usage();
     assert_eq!((usage.live, usage.reserved), (10, 2 << 20));
     drop(small);
     ctx.assert_clean(rig);

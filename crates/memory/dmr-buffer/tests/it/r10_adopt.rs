@@ -9,7 +9,8 @@ use cudarc::driver::{CudaSlice, DevicePtrMut, result};
 use dmr_buffer::DeviceBuffer;
 use dmr_core::ResourceError;
 use dmr_launch::{LaunchRecorder, Reads, ReadsAndWrites};
-use dmr_streams::{CudaSlices, DeviceContext};
+use dmr_slices::CudaSlices;
+use dmr_streams::DeviceContext;
 use dmr_testkit::Rig;
 
 const LEN: usize = 1 << 14;

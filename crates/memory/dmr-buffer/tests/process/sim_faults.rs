@@ -3,6 +3,7 @@
 use crate::context::Context;
 use dmr_buffer::pinned::{reap_pinned, trim_pinned};
 use dmr_buffer::{BufferError, DeviceBuffer, PinnedBuffer};
+use dmr_pinned::PinnedPool;
 use dmr_streams::DeviceContext;
 use dmr_testkit::{Rig, for_each_driver_call};
 
@@ -51,7 +52,7 @@ fn no_driver_call_that_fails_loses_pinned_memory() {
         drop((up, down, x));
         reap_pinned(&ctx).or_else(|_| reap_pinned(&ctx)).unwrap();
         trim_pinned(&ctx, 0).or_else(|_| trim_pinned(&ctx, 0)).unwrap();
-        assert_eq!(ctx.streams().pinned_usage().reserved, 0);
+        assert_eq!(PinnedPool::of(ctx.streams()).usage().reserved, 0);
         let failures = dmr_buffer::failures::take_drop_failures();
         failures.into_iter().for_each(|failure| failure.retry().unwrap());
         let resource = ctx.resource();

@@ -10,7 +10,8 @@ use dmr_buffer::DeviceBuffer;
 use dmr_core::error::StreamProblem;
 use dmr_core::{Access, BlockUse, ResourceError};
 use dmr_sim::{Policy, Universe};
-use dmr_streams::{CudaSlices, DeviceContext};
+use dmr_slices::CudaSlices;
+use dmr_streams::DeviceContext;
 use dmr_testkit::{Rig, for_each_driver_call};
 
 const LEN: usize = 1 << 12;

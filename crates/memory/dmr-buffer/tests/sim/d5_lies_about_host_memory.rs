@@ -16,10 +16,9 @@ use dmr_core::{
     StreamPoolId, Usage, UseTokens, UseTracking,
 };
 use dmr_launch::{LaunchRecorder, Reads, Writes};
+use dmr_pinned::{PinnedKind, PinnedResource};
 use dmr_sim::{Policy, Universe};
-use dmr_streams::{
-    DeviceContext, PinnedKind, PinnedResource, StreamPool, StreamPoolConfig, Tracked,
-};
+use dmr_streams::{DeviceContext, StreamPool, StreamPoolConfig, Tracked};
 use dmr_testkit::Rig;
 
 /// A block of this size has a segment of its own, so the next block of the size is at the same

@@ -9,6 +9,7 @@ use dmr_core::error::StreamProblem;
 use dmr_core::{AllocTag, ByteRange, DeviceMemoryResource, ResourceError};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_launch::{LaunchError, LaunchRecorder, PrepareError};
+use dmr_pinned::PinnedMemory;
 use dmr_streams::{DeviceContext, StreamPool};
 use dmr_testkit::Rig;
 
@@ -111,7 +112,7 @@ fn bare_direct_memory_is_refused_and_says_what_to_do() {
 fn a_resource_that_panics_leaves_no_window_of_pinned_memory_open() {
     let ctx = Context::tracking();
     let stream = ctx.stream();
-    let pinned = Pinned(ctx.rig.streams().allocate_pinned(64, stream).unwrap());
+    let pinned = Pinned(PinnedMemory::new(ctx.rig.streams(), 64, stream).unwrap());
     let block = ctx.block();
     let launch = |pinned: &Pinned| {
         let mut recorder = LaunchRecorder::new_strict(stream);

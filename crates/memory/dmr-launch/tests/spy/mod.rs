@@ -11,7 +11,8 @@ use dmr_core::{
     DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
     StreamPoolId, Usage, UseTokens, UseTracking,
 };
-use dmr_streams::{DeviceContext, MemoryOrigin, PinnedMemory, StreamPool, TrackedMemory};
+use dmr_pinned::PinnedMemory;
+use dmr_streams::{DeviceContext, MemoryOrigin, StreamPool, TrackedMemory};
 use dmr_testkit::Rig;
 
 /// A call to the resource.

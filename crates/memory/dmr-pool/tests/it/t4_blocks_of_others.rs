@@ -6,8 +6,9 @@ use std::sync::Arc;
 use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
+use dmr_pinned::{PinnedKind, PinnedResource};
 use dmr_pool::{PoolConfig, PoolResource};
-use dmr_streams::{PinnedKind, PinnedResource, Tracked};
+use dmr_streams::Tracked;
 use dmr_testkit::Rig;
 
 const BYTES: usize = 1000;

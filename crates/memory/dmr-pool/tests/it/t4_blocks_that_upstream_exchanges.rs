@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError, StreamId};
 use dmr_cuda_direct::DirectCudaResource;
+use dmr_pinned::{PinnedKind, PinnedResource};
 use dmr_pool::{PoolConfig, PoolResource};
-use dmr_streams::{PinnedKind, PinnedResource};
 use dmr_testkit::{Exchanging, Rig};
 
 const MIB: usize = 1 << 20;

@@ -3,6 +3,7 @@
 use crate::context::{ALL, BYTES, Below, Context, LEN, assert_all};
 use dmr_buffer::DeviceBuffer;
 use dmr_core::DeviceMemoryResource;
+use dmr_pinned::PinnedPool;
 use dmr_spill::{Amount, Spill, SpillError};
 use dmr_streams::DeviceContext;
 use dmr_testkit::Rig;
@@ -202,7 +203,7 @@ fn buffers_registries_and_contexts_are_dropped_in_any_order() {
             }
         }
         resource.reap_pending().unwrap();
-        rig.streams().reap_pinned().unwrap();
+        PinnedPool::of(rig.streams()).reap_pending().unwrap();
         assert_eq!(resource.bytes_outstanding(), 0);
         drop(resource);
         rig.assert_clean();

@@ -7,6 +7,7 @@ use crate::context::{BYTES, Below, Context, LEN, assert_all};
 use dmr_buffer::{BufferError, DeviceBuffer, PinnedBuffer};
 use dmr_core::{DeviceMemoryResource, ResourceError};
 use dmr_launch::LaunchRecorder;
+use dmr_pinned::PinnedPool;
 use dmr_spill::SpillError;
 use dmr_streams::DeviceContext;
 use dmr_testkit::{Rig, for_each_driver_call};
@@ -182,7 +183,10 @@ fn no_driver_call_that_fails_loses_a_buffer_or_its_bytes() {
         failures.into_iter().for_each(|failure| failure.retry().expect("only one call fails"));
         let resource = ctx.resource();
         resource.reap_pending().or_else(|_| resource.reap_pending()).expect("a reap");
-        rig.streams().reap_pinned().or_else(|_| rig.streams().reap_pinned()).expect("a reap");
+        PinnedPool::of(rig.streams())
+            .reap_pending()
+            .or_else(|_| PinnedPool::of(rig.streams()).reap_pending())
+            .expect("a reap");
         assert_eq!(resource.bytes_outstanding(), 0);
         assert_eq!(ctx.spill.stats().cold.buffers, 0);
         let trim = || dmr_buffer::pinned::trim_pinned(&ctx, 0);

@@ -80,7 +80,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
             Released::InUse { payload, .. } => {
                 self.retired_bytes.fetch_add(block.bytes() as u64, Ordering::SeqCst);
                 self.in_use.insert(id, retired(payload));
-                self.settle_closed(Patience::Poll);
+                self.free_closed(Patience::Poll);
                 Ok(BlockState::Retired)
             }
             Released::Free { slot, payload } => {
@@ -223,7 +223,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     }
 
     /// Frees the blocks whose last window has closed, or makes them pending.
-    pub(super) fn settle_closed(&self, patience: Patience) {
+    pub(super) fn free_closed(&self, patience: Patience) {
         let free = |mut retired: ReleasedBlock| {
             let mut after = Dependencies::default();
             let id = retired.block().id();
@@ -243,15 +243,15 @@ impl<R: DeviceMemoryResource> Tracked<R> {
             }
         };
         match self.streams.device().is_lost() {
-            true => self.in_use.settle_all(free),
-            false => self.in_use.settle(patience, free),
+            true => self.in_use.drain_all(free),
+            false => self.in_use.drain_closed(patience, free),
         }
     }
 
     /// Frees the oldest pending blocks, up to the first whose uses are not done.
     pub(super) fn free_oldest(&self, home: StreamId) {
         if self.in_use.any_closed() {
-            self.settle_closed(Patience::Poll);
+            self.free_closed(Patience::Poll);
         }
         let free = |pending: &mut Pending<ReleasedBlock>| self.try_free(pending, Patience::Poll);
         self.pending.free_oldest(home, usize::MAX, |_| true, free);
@@ -263,7 +263,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         reap_upstream: impl FnOnce(&R) -> ResourceResult<u64>,
     ) -> ResourceResult<u64> {
         self.streams.device().refuse_fork()?;
-        self.settle_closed(patience);
+        self.free_closed(patience);
         let mut freed = 0;
         let outcome = self.pending.reap(patience, |pending| {
             let before = self.upstream().usage().total_freed;
@@ -284,7 +284,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         if self.streams.device().bind().is_err() {
             return;
         }
-        self.settle_closed(Patience::Wait);
+        self.free_closed(Patience::Wait);
         // A block that upstream refuses is leaked, like one that is dropped.
         let _ = self.pending.reap(Patience::Wait, |Pending { value: retired, after }| {
             let home = retired.parts.alloc_stream;

@@ -8,7 +8,7 @@ use dmr_core::{BlockId, ByteRange, ResourceError, ResourceResult, StreamId, Stre
 use smallvec::SmallVec;
 
 use super::{Needs, UseTable};
-use crate::progress::Event;
+use crate::progress::RecordedEvent;
 use crate::{HomeStream, StreamGuard};
 
 /// Device work that must complete first: uses of the streams of one pool, as numbers.
@@ -165,7 +165,7 @@ impl UseTable<'_> {
     /// # Errors
     ///
     /// [`UseAfterFree`](ResourceError::UseAfterFree) for a stale id.
-    pub(crate) fn recorded_uses_of(
+    pub fn recorded_uses_of(
         &self,
         block: BlockId,
         bytes: ByteRange,
@@ -332,13 +332,22 @@ impl UseTable<'_> {
         outcome
     }
 
-    /// Returns an event for each use that is not known to be done.
-    pub(crate) fn events_of(&self, after: &Dependencies) -> ResourceResult<SmallVec<[Event; 4]>> {
+    /// Returns an event for each use that is not known to be done. The events may outlive the pool.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for work of another pool;
+    /// [`ForkedProcess`](ResourceError::ForkedProcess);
+    /// [`DeviceLost`](ResourceError::DeviceLost); if an event has to be recorded and cannot be,
+    /// [`StreamCapturing`](ResourceError::StreamCapturing) or
+    /// [`Driver`](ResourceError::Driver).
+    pub fn events_of(&self, after: &Dependencies) -> ResourceResult<SmallVec<[RecordedEvent; 4]>> {
         self.refuse_others(after)?;
         self.pool.device().check()?;
         let mut events = SmallVec::new();
         for used in &after.uses {
-            events.extend(self.pool.progress().event_for(self.pool, *used)?);
+            let event = self.pool.progress().event_for(self.pool, *used)?;
+            events.extend(event.map(RecordedEvent::of));
         }
         Ok(events)
     }

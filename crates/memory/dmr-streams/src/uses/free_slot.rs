@@ -101,7 +101,7 @@ impl UseTable<'_> {
     /// # Errors
     ///
     /// As [`reserve`](Self::reserve).
-    pub(crate) fn insert_unused(
+    pub fn insert_unused(
         &self,
         owner: &BlockOwner,
         generation: Generation,
@@ -131,7 +131,8 @@ impl UseTable<'_> {
 
     /// Releases a block as [`release`](Self::release) does if no window is open. Otherwise nothing
     /// changes.
-    pub(crate) fn release_closed(
+    #[must_use]
+    pub fn release_closed(
         &self,
         owner: &BlockOwner,
         block: BlockId,

@@ -32,11 +32,11 @@ pub struct BlocksInUse<T> {
     closed: Arc<ClosedQueue>,
     /// By generation. Never locked across a driver call.
     blocks: Mutex<HashMap<u64, T>>,
-    /// The number of blocks that are here, or that [`settle`](Self::settle) is freeing.
+    /// The number of blocks that are here, or that [`drain_closed`](Self::drain_closed) is freeing.
     len: AtomicUsize,
-    /// Held while blocks are settled, so that a call that waits also waits for the blocks that
+    /// Held while blocks are drained, so that a call that waits also waits for the blocks that
     /// another call is freeing.
-    settling: Mutex<()>,
+    draining: Mutex<()>,
 }
 
 /// The patience of a call: whether it waits for other threads and for the device.
@@ -103,11 +103,11 @@ impl<T> BlocksInUse<T> {
             closed: Arc::clone(owner.closed()),
             blocks: Mutex::default(),
             len: AtomicUsize::new(0),
-            settling: Mutex::default(),
+            draining: Mutex::default(),
         }
     }
 
-    /// Adds a block that was [`InUse`](super::Released::InUse). Call [`settle`](Self::settle) then:
+    /// Adds a block that was [`InUse`](super::Released::InUse). Call [`drain_closed`](Self::drain_closed) then:
     /// the last window may have closed meanwhile.
     pub fn insert(&self, block: BlockId, value: T) {
         let mut blocks = lock(&self.blocks);
@@ -116,7 +116,7 @@ impl<T> BlocksInUse<T> {
     }
 
     /// Returns whether there is no block here, nor one that another thread's
-    /// [`settle`](Self::settle) is freeing. One load.
+    /// [`drain_closed`](Self::drain_closed) is freeing. One load.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -133,10 +133,10 @@ impl<T> BlocksInUse<T> {
     /// Removes each block whose last window has closed, and calls `free` with its value. With
     /// [`Patience::Poll`], returns at once if another thread is doing so, which misses none. If
     /// `free` panics, the next call goes on with the next block.
-    pub fn settle(&self, patience: Patience, mut free: impl FnMut(T)) {
+    pub fn drain_closed(&self, patience: Patience, mut free: impl FnMut(T)) {
         while self.any_closed() {
-            let Some(alone) = patience.lock(&self.settling) else { return };
-            // A block that its release has not inserted yet is settled by the releasing thread.
+            let Some(alone) = patience.lock(&self.draining) else { return };
+            // A block that its release has not inserted yet is drained by the releasing thread.
             let mut early = Vec::new();
             for _ in 0..self.closed.len.load(Ordering::SeqCst) {
                 let Some(generation) = self.closed.pop() else { break };
@@ -158,8 +158,8 @@ impl<T> BlocksInUse<T> {
 
     /// Removes every block, whether or not it has an open window, and calls `free` with its value:
     /// for a lost device. If `free` panics, the next call goes on with the next block.
-    pub fn settle_all(&self, mut free: impl FnMut(T)) {
-        let _alone = lock(&self.settling);
+    pub fn drain_all(&self, mut free: impl FnMut(T)) {
+        let _alone = lock(&self.draining);
         while self.closed.pop().is_some() {}
         let generations: Vec<u64> = lock(&self.blocks).keys().copied().collect();
         for generation in generations {

@@ -30,6 +30,7 @@ use smallvec::SmallVec;
 
 use crate::StreamPool;
 
+pub use crate::progress::RecordedEvent;
 pub use dependencies::{Dependencies, DependencyOrder};
 pub use free_slot::{FreeSlot, Released};
 pub use in_use::{BlocksInUse, Patience};

@@ -1,6 +1,5 @@
 //! The tests of the crate on the driver that the process uses.
 
-mod conformance_pinned;
 mod d8_futures;
 mod device_properties;
 mod ops_patterns;
@@ -9,7 +8,6 @@ mod s1_waiting;
 mod s2_adopted_streams;
 mod s2_slots_used_again;
 mod s3_drop_orders;
-mod slices_conformance;
 mod t1_default;
 mod t2_ids;
 mod t4_blocks_that_upstream_exchanges;

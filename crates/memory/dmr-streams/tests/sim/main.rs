@@ -2,16 +2,11 @@
 
 #[path = "../no_memory/mod.rs"]
 mod no_memory;
-#[path = "../pinned_support/mod.rs"]
-mod pinned_support;
 
-mod d7_pinned_segments;
-mod d7_pinned_uses;
 mod d8_futures;
 mod device_bind;
 mod ops_faults;
 mod pool_creation;
-mod r10_slices;
 mod s1_waiting;
 mod s2_retirement;
 mod s2_slots_used_again;
@@ -24,7 +19,6 @@ mod u13_u14_unprotected_work;
 mod u14_capture_mode;
 mod u14_events_of_graphs;
 mod u14_first_stream;
-mod u14_pinned_drop;
 mod u14_verdicts_and_captures;
 mod u15_parts;
 mod u1_u3_implied_waits;

@@ -16,6 +16,7 @@ use dmr_core::{
 };
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
+use dmr_pinned::{PinnedMemory, PinnedPool};
 use dmr_streams::{StreamLease, StreamPoolConfig, Tracked};
 use dmr_testkit::Rig;
 use dmr_testkit::rig::RigConfig;
@@ -233,9 +234,9 @@ const SCENARIOS: [(&str, Scenario); 6] = [
         rig.streams().synchronize_until(Instant::now() + PATIENCE).map(drop)
     }),
     ("pinned memory", |rig, _, adopted, _| {
-        drop(rig.streams().allocate_pinned(BYTES, adopted)?);
-        rig.streams().try_reap_pinned()?;
-        rig.streams().reap_pinned().map(drop)
+        drop(PinnedMemory::new(rig.streams(), BYTES, adopted)?);
+        PinnedPool::of(rig.streams()).try_reap()?;
+        PinnedPool::of(rig.streams()).reap_pending().map(drop)
     }),
 ];
 
@@ -303,7 +304,7 @@ fn hold_one(make: fn(&Rig) -> Resource, name: &str, run: Scenario, nth: u64) -> 
         Some(was_retired)
     });
     resource.reap_pending().unwrap();
-    rig.streams().reap_pinned().unwrap();
+    PinnedPool::of(rig.streams()).reap_pending().unwrap();
     assert_eq!(resource.usage().outstanding(), 0, "{name}, call {nth}");
     drop((resource, own, adopted));
     rig.assert_clean();

@@ -35,10 +35,10 @@ fn a_panic_of_a_free_leaves_the_other_closed_blocks_to_the_next_call() {
         uses.finish(tokens).unwrap();
     }
     let first =
-        catch_unwind(AssertUnwindSafe(|| blocks.settle(Patience::Poll, |_| panic!("free"))));
+        catch_unwind(AssertUnwindSafe(|| blocks.drain_closed(Patience::Poll, |_| panic!("free"))));
     assert!(first.is_err());
     let mut rest = Vec::new();
-    blocks.settle(Patience::Poll, |block| rest.push(block));
+    blocks.drain_closed(Patience::Poll, |block| rest.push(block));
     assert_eq!(rest, [1, 2]);
     assert!(blocks.is_empty());
 }
@@ -52,10 +52,10 @@ fn a_panic_of_a_free_on_a_lost_device_leaves_the_other_blocks_to_the_next_call()
     for at in 0..3 {
         blocks.insert(block_of(rig.streams(), owner, stream.id()), at);
     }
-    let first = catch_unwind(AssertUnwindSafe(|| blocks.settle_all(|_| panic!("free"))));
+    let first = catch_unwind(AssertUnwindSafe(|| blocks.drain_all(|_| panic!("free"))));
     assert!(first.is_err());
     let mut rest = Vec::new();
-    blocks.settle_all(|block| rest.push(block));
+    blocks.drain_all(|block| rest.push(block));
     assert_eq!(rest.len(), 2);
     assert!(blocks.is_empty());
 }

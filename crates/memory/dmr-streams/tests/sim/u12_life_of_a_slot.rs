@@ -212,7 +212,7 @@ fn a_token_has_no_window_in_the_slots_next_block() {
 /// The values of blocks in use that `settle` has passed on.
 fn settled(blocks: &BlocksInUse<&'static str>) -> Vec<&'static str> {
     let mut settled = Vec::new();
-    blocks.settle(Patience::Poll, |block| settled.push(block));
+    blocks.drain_closed(Patience::Poll, |block| settled.push(block));
     settled
 }
 
@@ -252,7 +252,7 @@ fn a_closed_block_comes_to_its_owner_and_a_forgotten_window_costs_nothing() {
     assert!(!blocks.any_closed() && !blocks.is_empty());
     assert_eq!(settled(&others), [""; 0]);
     let mut all = Vec::new();
-    blocks.settle_all(|block| all.push(block));
+    blocks.drain_all(|block| all.push(block));
     assert_eq!(all, ["forgotten"]);
     assert!(blocks.is_empty());
 }

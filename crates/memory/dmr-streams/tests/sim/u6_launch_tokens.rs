@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dmr_core::{Access, AllocTag, BlockUse, ByteRange, DeviceMemoryResource};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
+use dmr_pinned::PinnedMemory;
 use dmr_streams::LaunchTokens;
 use dmr_testkit::Rig;
 
@@ -13,7 +14,7 @@ fn a_preparation_that_fails_closes_no_window_of_an_earlier_one() {
     let rig = Rig::simulated();
     let [home, user] = [rig.stream(), rig.stream()];
     let resource = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
-    let pinned = rig.streams().allocate_pinned(64, home.id()).unwrap();
+    let pinned = PinnedMemory::new(rig.streams(), 64, home.id()).unwrap();
     let stale = resource.allocate(64, home.id(), AllocTag::UNTAGGED).unwrap();
     let stale_id = stale.id();
     resource.deallocate(stale).unwrap();
@@ -33,7 +34,7 @@ fn a_preparation_that_fails_holds_no_adopted_stream() {
     let own = rig.stream();
     let adopted = rig.streams().adopt(rig.device().context().new_stream().unwrap()).unwrap();
     let resource = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
-    let pinned = rig.streams().allocate_pinned(64, own.id()).unwrap();
+    let pinned = PinnedMemory::new(rig.streams(), 64, own.id()).unwrap();
     let block = resource.allocate(64, own.id(), AllocTag::UNTAGGED).unwrap();
     let use_of = |id| [BlockUse::new(id, Access::Write)];
     let [pinned_use, stale] = [pinned.block().id(), block.id()].map(use_of);
@@ -54,7 +55,7 @@ fn an_event_that_stands_for_a_block_and_pinned_memory_is_waited_for_once() {
     let rig = Rig::simulated();
     let [home, producer, consumer] = [rig.stream(), rig.stream(), rig.stream()];
     let resource = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
-    let pinned = rig.streams().allocate_pinned(64, home.id()).unwrap();
+    let pinned = PinnedMemory::new(rig.streams(), 64, home.id()).unwrap();
     let block = resource.allocate(64, home.id(), AllocTag::UNTAGGED).unwrap();
     let [pinned_use, block_use] =
         [pinned.block().id(), block.id()].map(|id| [BlockUse::new(id, Access::Write)]);

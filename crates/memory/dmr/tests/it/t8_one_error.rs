@@ -7,8 +7,8 @@ use std::error::Error as _;
 
 use dmr::cudarc::driver::{DriverError, sys};
 use dmr::dmr_buffer::BufferError;
+use dmr::dmr_slices::CudaSlices;
 use dmr::dmr_spill::SpillError;
-use dmr::dmr_streams::CudaSlices;
 use dmr::prelude::*;
 use dmr_testkit::Rig;
 

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use dmr::DeviceRuntimeBuilder;
 use dmr::dmr_core::{Access, BlockUse};
+use dmr::dmr_pinned::{PinnedMemory, PinnedPool};
 use dmr::prelude::*;
-use dmr_streams::CudaSlices;
+use dmr_slices::CudaSlices;
 use dmr_testkit::Rig;
 
 const ILLEGAL_ADDRESS: i32 = 700;
@@ -98,15 +99,19 @@ fn reaping_settles_what_is_retired_and_calls_the_driver_no_more() {
 fn a_reap_of_pinned_memory_is_no_error_and_calls_the_driver_no_more() {
     let rig = Rig::simulated();
     let streams = rig.streams();
-    let pinned = [(); 2].map(|()| streams.allocate_pinned(BYTES, StreamId::DEFAULT).unwrap());
+    let pinned = [(); 2].map(|()| PinnedMemory::new(streams, BYTES, StreamId::DEFAULT).unwrap());
     let [before, after] = pinned;
     drop(before);
     lose(&rig);
     drop(after);
-    assert_eq!(streams.try_reap_pinned(), Ok(2 * BYTES as u64), "what is retired counts as freed");
-    assert_eq!(streams.reap_pinned(), Ok(0));
-    assert_eq!(streams.trim_pinned(0), Ok(0));
-    assert_eq!(streams.pinned_usage().outstanding(), 0);
+    assert_eq!(
+        PinnedPool::of(streams).try_reap(),
+        Ok(2 * BYTES as u64),
+        "what is retired counts as freed"
+    );
+    assert_eq!(PinnedPool::of(streams).reap_pending(), Ok(0));
+    assert_eq!(PinnedPool::of(streams).trim_to(0), Ok(0));
+    assert_eq!(PinnedPool::of(streams).usage().outstanding(), 0);
     assert_eq!(rig.universe().calls().total(), 0, "{:?}", rig.universe().calls());
 }
 

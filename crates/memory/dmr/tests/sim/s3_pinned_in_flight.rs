@@ -5,6 +5,7 @@
 
 use std::sync::{Mutex, MutexGuard};
 
+use dmr::dmr_pinned::PinnedPool;
 use dmr_core::sync::lock;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode, CUstreamCaptureStatus};
@@ -125,8 +126,14 @@ fn what_a_lost_device_leaves_is_forgotten() {
 fn reaps_and_allocations_of_other_threads_end_no_capture_on_the_home_stream() {
     let _alone = alone();
     let reaps: [fn(&DeviceRuntime) -> bool; 3] = [
-        |runtime| runtime.streams().try_reap_pinned().is_err_and(|error| is_capturing(&error)),
-        |runtime| runtime.streams().reap_pinned().is_err_and(|error| is_capturing(&error)),
+        |runtime| {
+            PinnedPool::of(runtime.streams()).try_reap().is_err_and(|error| is_capturing(&error))
+        },
+        |runtime| {
+            PinnedPool::of(runtime.streams())
+                .reap_pending()
+                .is_err_and(|error| is_capturing(&error))
+        },
         |runtime| {
             let other = runtime.streams().default_stream();
             PinnedBuffer::<u8>::zeroed(runtime, other, LEN).is_ok()
@@ -146,7 +153,7 @@ fn reaps_and_allocations_of_other_threads_end_no_capture_on_the_home_stream() {
         assert_eq!(home.stream().capture_status().unwrap(), active);
         // Graphs are not simulated.
         let _ = home.stream().end_capture(flags);
-        assert!(runtime.streams().reap_pinned().unwrap() >= LEN as u64);
+        assert!(PinnedPool::of(runtime.streams()).reap_pending().unwrap() >= LEN as u64);
         drop((leases, runtime));
         let verdict = universe.finish();
         assert!(verdict.is_clean(), "{verdict}");

@@ -10,6 +10,7 @@ use dmr::DeviceRuntimeBuilder;
 use dmr::dmr_adaptors::guard::{DebugGuardLayer, GuardChecks};
 use dmr::dmr_buffer::pinned::reap_orphaned_pinned;
 use dmr::dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
+use dmr::dmr_pinned::PinnedPool;
 use dmr::prelude::*;
 use dmr_sim::{Policy, Universe};
 use dmr_testkit::Rig;
@@ -164,7 +165,7 @@ fn dropping_buffers_pinned_memory_leases_and_launches_waits_for_nothing() {
             assert_eq!(!waits.is_empty(), stack.frees_wait, "{}: {waits:?}", stack.name);
         }
         runtime.resource().reap_pending().unwrap();
-        runtime.streams().reap_pinned().unwrap();
+        PinnedPool::of(runtime.streams()).reap_pending().unwrap();
     });
 }
 

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode as Mode};
 use dmr::DeviceRuntimeBuilder;
+use dmr::dmr_pinned::PinnedPool;
 use dmr::prelude::*;
 use dmr_core::{Access, BlockUse, DeviceOps};
-use dmr_streams::CudaSlices;
+use dmr_slices::CudaSlices;
 use dmr_testkit::Rig;
 
 const BYTES: usize = 1 << 20;
@@ -111,9 +112,9 @@ const STEPS: &[(&str, Step)] = &[
         pinned.copy_from_device(&buffer, stage.other.id()).unwrap();
         assert_eq!(pinned.as_slice().unwrap(), [0; 64]);
         drop(pinned);
-        stage.runtime.streams().reap_pinned().unwrap();
+        PinnedPool::of(stage.runtime.streams()).reap_pending().unwrap();
         drop(PinnedBuffer::<u8>::zeroed(&stage.runtime, stage.home.id(), 64).unwrap());
-        stage.runtime.streams().try_reap_pinned().unwrap();
+        PinnedPool::of(stage.runtime.streams()).try_reap().unwrap();
     }),
     ("copies from and to the host", |stage| {
         let buffer = DeviceBuffer::from_host(&stage.runtime, stage.home.id(), &[1u8; 64]).unwrap();

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
 use dmr_core::{DeviceMemoryResource, DeviceOps};
+use dmr_pinned::PinnedPool;
 
 use super::{Played, Player, text_of};
 use crate::conflicts::Conflict;
@@ -91,9 +92,8 @@ impl Player {
         let callbacks = self.built.callbacks.load(Ordering::Relaxed);
         (0..callbacks).for_each(|_| self.count(Conflict::CallbackAllocated));
         self.free_all_memory()?;
-        self.rig
-            .streams()
-            .reap_pinned()
+        PinnedPool::of(self.rig.streams())
+            .reap_pending()
             .map_err(|error| self.unexpected(at, "reap_pinned", &error))?;
         let wrong = self.rig.ops().collect();
         let wrong = wrong.map_err(|error| self.unexpected(at, "collect", &error))?;

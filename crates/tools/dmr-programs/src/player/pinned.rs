@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use dmr_buffer::{BufferError, DeviceBuffer, PinnedBuffer};
 use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError, ResourceResult};
+use dmr_pinned::PinnedPool;
 use dmr_streams::{DeviceContext, StreamLease, StreamPool};
 
 use super::state::{Facts, Footprint, Pinned, slot_of};
@@ -217,7 +218,7 @@ impl Player {
     }
 
     pub(super) fn reap_pinned(&self, at: usize) -> Played {
-        let reaped = self.library(at, || self.rig.streams().try_reap_pinned())?;
+        let reaped = self.library(at, || PinnedPool::of(self.rig.streams()).try_reap())?;
         reaped.map(drop).or_else(|error| self.expect_injected(at, "try_reap_pinned", &error))
     }
 }

@@ -1,0 +1,3 @@
+//! The tests of the crate that need the simulated driver.
+
+mod r10_slices;
