@@ -157,7 +157,7 @@ impl<'p> AdoptedSlices<'p> {
             event.record_on_other(&own)?;
             // A capture may have begun meanwhile.
             device.refuse_capture_of(&own)?;
-            event.make_wait(&home)?;
+            home.wait_for_event(&event)?;
         }
         // Waits for cudarc's events of the last read and write.
         let waited = checked(home.stream().context(), || {

@@ -211,8 +211,8 @@ impl<'l> OtherStreams<'l> {
     fn make_wait(&self, stream: &CudaStream) -> ResourceResult<()> {
         let device = self.launch.device();
         let event = DriverEvent::new(device)?;
-        event
-            .record(self.launch)
+        self.launch
+            .record_event(&event)
             .map_err(|error| self.launch.device().driver_error("cuEventRecord", error))?;
         // A capture may have begun since the caller looked. Its event would draw `stream` into it.
         self.launch.refuse_capture()?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use dmr_core::{ResourceError, ResourceResult, StreamId};
 
-use crate::slot::{PoolStream, SlotLease};
+use crate::stream_entry::{LeaseState, PoolStream};
 use crate::{StreamLease, StreamPool};
 
 impl StreamPool {
@@ -68,7 +68,7 @@ impl StreamPool {
     ) -> ResourceResult<StreamLease> {
         self.device().refuse_fork()?;
         let deadline = Instant::now().checked_add(timeout);
-        let take = |leases: &mut Box<[SlotLease]>| self.take(leases, priority);
+        let take = |leases: &mut Box<[LeaseState]>| self.take(leases, priority);
         let may_wait = || {
             self.device().check()?;
             match self.can_have(priority) {
@@ -115,7 +115,7 @@ impl StreamPool {
             return;
         }
         // The id is refused from here on, and only then is the slot free for the next lease.
-        if let Some(slot) = self.stream_slot(id.slot()) {
+        if let Some(slot) = self.entry(id.slot()) {
             slot.end_lease();
         }
         self.untake(id.slot());
@@ -128,7 +128,7 @@ impl StreamPool {
             Some(created) => created,
             None => self.create(slot, priority).inspect_err(|_| self.untake(slot))?,
         };
-        if let Some(slot) = self.stream_slot(slot) {
+        if let Some(slot) = self.entry(slot) {
             slot.set_lease(lease);
         }
         let id = self.id_of(slot, lease);
@@ -137,7 +137,7 @@ impl StreamPool {
     }
 
     /// Takes a slot, and numbers its next lease.
-    fn take(&self, leases: &mut [SlotLease], priority: i32) -> ResourceResult<Taken> {
+    fn take(&self, leases: &mut [LeaseState], priority: i32) -> ResourceResult<Taken> {
         let free = |slot: &usize| {
             !leases[*slot].is_taken && leases[*slot].last_number < StreamId::MAX_LEASE
         };
@@ -181,7 +181,7 @@ impl StreamPool {
     }
 
     fn stream_of(&self, slot: usize) -> Option<&PoolStream> {
-        self.stream_slot(slot)?.own()
+        self.entry(slot)?.own()
     }
 }
 

@@ -8,16 +8,15 @@ use cudarc::driver::sys::{self, CUstream};
 use dmr_core::error::StreamProblem;
 use dmr_core::{ResourceError, ResourceResult, StreamId};
 
+use crate::config::LIBRARY_STREAMS;
+use crate::guard::PER_THREAD;
 use crate::holds::{HeldBy, Holds};
-use crate::pool::LIBRARY_STREAMS;
-use crate::slot::LeaseNumbers;
+use crate::stream_entry::LeaseNumbers;
 use crate::{StreamLease, StreamPool};
 use dmr_core::spinlock::pause;
 
 /// `CU_STREAM_LEGACY`, which the null handle means as well.
 const LEGACY: usize = 1;
-/// `CU_STREAM_PER_THREAD`.
-pub(crate) const PER_THREAD: usize = 2;
 
 impl StreamPool {
     /// Adopts a stream that cudarc owns, as a lease.
@@ -108,7 +107,7 @@ impl StreamPool {
             return Err(self.held(id, HeldBy::Call));
         }
         self.progress().seal(id.slot(), last);
-        let slot = self.stream_slot(id.slot()).ok_or_else(|| self.misuse(id))?;
+        let slot = self.entry(id.slot()).ok_or_else(|| self.misuse(id))?;
         let mut leases = self.leases();
         let retirements = leases.iter().map(|lease| lease.retirement).max();
         leases[id.slot()].retirement = retirements.unwrap_or(0) + 1;
@@ -171,7 +170,7 @@ impl StreamPool {
     }
 
     fn adopt_checked(self: &Arc<Self>, stream: Arc<CudaStream>) -> ResourceResult<StreamLease> {
-        let taken = self.take_slot_for(stream.cu_stream() as usize)?;
+        let taken = self.take_entry_for(stream.cu_stream() as usize)?;
         let index = taken.slot;
         let mut ready = self.progress().announce_second_stream(self);
         if taken.is_new {
@@ -182,7 +181,7 @@ impl StreamPool {
         leases[index].adopting = None;
         leases[index].is_taken = ready.is_ok();
         ready?;
-        let slot = self.stream_slot(index).ok_or_else(|| misuse(StreamProblem::NotAdopted))?;
+        let slot = self.entry(index).ok_or_else(|| misuse(StreamProblem::NotAdopted))?;
         if taken.is_new {
             self.progress().continue_with_next(index);
             slot.begin_stream(&mut leases, stream, taken.numbers);
@@ -199,13 +198,13 @@ impl StreamPool {
     /// Takes the slot that has this stream, or else one without a stream: one that has had none, or
     /// the one that was retired before all others, because its work is done first. The handle is
     /// compared with that of every slot, and of streams that other threads are adopting.
-    fn take_slot_for(&self, handle: usize) -> ResourceResult<TakenSlot> {
+    fn take_entry_for(&self, handle: usize) -> ResourceResult<TakenEntry> {
         // Before the lock: another thread may have held it when the process was forked.
         self.device().refuse_fork()?;
         let mut leases = self.leases();
         let mut known = None;
         let mut retired: Option<usize> = None;
-        for (index, slot) in self.stream_slots() {
+        for (index, slot) in self.entries() {
             if slot.has_handle(handle, &leases) || leases[index].adopting == Some(handle) {
                 known = Some(index);
             }
@@ -239,12 +238,12 @@ impl StreamPool {
         let permanent = lease.last_number + 1;
         lease.last_number = permanent + u32::from(is_new);
         let numbers = LeaseNumbers { permanent, lease: lease.last_number };
-        Ok(TakenSlot { slot: index, is_new, numbers })
+        Ok(TakenEntry { slot: index, is_new, numbers })
     }
 }
 
 /// A slot that is taken for a stream that is being adopted.
-struct TakenSlot {
+struct TakenEntry {
     slot: usize,
     /// The slot has no stream: the last one was retired, or there was none.
     is_new: bool,

@@ -2,7 +2,9 @@
 
 use dmr_core::StreamId;
 
-use crate::pool::LIBRARY_STREAMS;
+/// The maximum number of library streams of a pool: the reclaim stream and those that serve home
+/// streams. With more of them, fewer streams share one; each slot costs host memory, used or not.
+pub(crate) const LIBRARY_STREAMS: usize = 9;
 
 /// The configuration of a [`StreamPool`](crate::StreamPool).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

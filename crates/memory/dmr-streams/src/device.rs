@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaContext, sys};
 use dmr_core::process::LeakedInChild;
-use dmr_core::{BlockId, DeviceBlock, Process, ResourceError, ResourceResult};
+use dmr_core::{BlockId, DeviceBlock, MemoryObserver, Process, ResourceError, ResourceResult};
 
 use crate::simulated::SimulatedDriver;
 use crate::{DeviceError, DriverVersion, library};
@@ -101,6 +101,14 @@ impl Device {
     #[inline]
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.inner.context
+    }
+
+    /// Returns the observer that is part of the driver. The simulated driver has one, and reports
+    /// wrong and unordered accesses to the blocks that are reported to it, with their tags.
+    /// NVIDIA's driver has none.
+    #[must_use]
+    pub fn memory_observer(&self) -> Option<Arc<dyn MemoryObserver>> {
+        Some(Arc::clone(self.simulated()?) as Arc<dyn MemoryObserver>)
     }
 
     /// Returns the driver, if it is simulated.

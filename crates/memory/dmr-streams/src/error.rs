@@ -1,6 +1,6 @@
 //! The errors of opening a device, with advice.
 
-use crate::DriverVersion;
+use crate::version::DriverVersion;
 
 /// The reason why a CUDA device cannot be opened.
 ///
@@ -82,17 +82,6 @@ pub enum DeviceError {
         /// Its name.
         name: &'static str,
     },
-}
-
-impl DeviceError {
-    /// Converts the code of a failed call.
-    pub(crate) fn from_code(call: &'static str, code: i32) -> Self {
-        match code {
-            34 => Self::StubLibrary,
-            100 => Self::NoDevice,
-            _ => Self::Driver { call, code, name: crate::library::error_name(code) },
-        }
-    }
 }
 
 /// Returns advice for the codes that occur when a device is opened.

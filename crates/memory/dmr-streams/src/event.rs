@@ -3,11 +3,11 @@
 use std::fmt;
 
 use cudarc::driver::CudaStream;
-use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUresult};
 use dmr_core::ResourceResult;
 
-use crate::{Device, RelaxedCapture, StreamGuard};
+use crate::{Device, RelaxedCapture};
 
 /// An event without timing, in a device's context.
 pub struct DriverEvent {
@@ -33,38 +33,15 @@ impl DriverEvent {
         Ok(Self { handle, device: device.clone() })
     }
 
-    /// Records the event on a stream. If that captures a graph, the event orders nothing outside of
-    /// the graph, and adds no node to it: call [`StreamGuard::refuse_capture`] afterwards.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
+    /// Returns the driver's handle, which is valid while this exists.
     #[inline]
-    pub fn record(&self, on: &StreamGuard<'_>) -> Result<(), DriverError> {
-        // SAFETY: event and stream are alive, and of the device's context.
-        on.call(|on| unsafe { result::event::record(self.handle, on) })
+    pub(crate) fn handle(&self) -> sys::CUevent {
+        self.handle
     }
 
-    /// Makes a stream wait for the event.
-    ///
-    /// # Errors
-    ///
-    /// [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing) where the stream has begun to
-    /// capture a graph since the caller looked: the driver refuses to wait for what is not in the
-    /// graph. [`Driver`](dmr_core::ResourceError::Driver).
     #[inline]
-    pub fn make_wait(&self, stream: &StreamGuard<'_>) -> ResourceResult<()> {
-        self.make_wait_raw(stream)
-            .map_err(|error| self.device.driver_error("cuStreamWaitEvent", error))
-            .or_else(|error| stream.refuse_capture().and(Err(error)))
-    }
-
-    /// Makes a stream of any device wait for the event.
-    #[inline]
-    pub(crate) fn make_wait_raw(&self, stream: &StreamGuard<'_>) -> Result<(), DriverError> {
-        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        // SAFETY: event and stream are alive. A stream may wait for an event of another context.
-        stream.call(|on| unsafe { result::stream::wait_event(on, self.handle, flags) })
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
     }
 
     /// Records the event on a stream of the device's context, which is current.

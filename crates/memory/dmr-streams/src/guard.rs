@@ -4,15 +4,19 @@ use std::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use cudarc::driver::result::DriverError;
+use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 use dmr_core::error::StreamProblem;
 use dmr_core::{ResourceError, ResourceResult, StreamId};
 
+use crate::event::DriverEvent;
 use crate::holds::Holds;
 use crate::relaxed::in_relaxed_mode;
-use crate::slot::StreamSlot;
+use crate::stream_entry::StreamEntry;
 use crate::{Device, StreamPool};
+
+/// `CU_STREAM_PER_THREAD`: the last handle that stands for a default stream of CUDA.
+pub(crate) const PER_THREAD: usize = 2;
 
 /// The driver's function that says whether a stream is capturing a graph.
 const CAPTURE_STATUS: &str = "cuStreamIsCapturing";
@@ -25,7 +29,7 @@ const CAPTURE_STATUS: &str = "cuStreamIsCapturing";
 pub struct StreamGuard<'p> {
     pool: &'p StreamPool,
     /// It has a stream, and keeps it as long as this guard lives.
-    slot: &'p StreamSlot,
+    slot: &'p StreamEntry,
     id: StreamId,
     /// `Some` for an adopted stream.
     holds: Option<&'p Holds>,
@@ -107,13 +111,13 @@ impl StreamPool {
 
     /// Returns the slot of a stream of this pool.
     #[inline(always)]
-    fn slot_of(&self, id: StreamId) -> Option<&StreamSlot> {
-        if id.pool() == Some(self.id()) { self.stream_slot(id.slot()) } else { None }
+    fn slot_of(&self, id: StreamId) -> Option<&StreamEntry> {
+        if id.pool() == Some(self.id()) { self.entry(id.slot()) } else { None }
     }
 
     /// Returns a guard for the thread that is retiring the stream, which counts as a call already.
     pub(crate) fn guard_of_retirement(&self, id: StreamId) -> ResourceResult<StreamGuard<'_>> {
-        let slot = self.stream_slot(id.slot()).ok_or_else(|| self.misuse(id))?;
+        let slot = self.entry(id.slot()).ok_or_else(|| self.misuse(id))?;
         Ok(StreamGuard { pool: self, slot, id, holds: None })
     }
 }
@@ -136,7 +140,7 @@ impl<'p> StreamGuard<'p> {
     /// Returns whether the stream is one of CUDA's default streams.
     #[inline]
     pub(crate) fn is_default_of_cuda(&self) -> bool {
-        self.stream().cu_stream() as usize <= crate::adopt::PER_THREAD
+        self.stream().cu_stream() as usize <= PER_THREAD
     }
 
     /// Returns cudarc's stream.
@@ -212,6 +216,40 @@ impl<'p> StreamGuard<'p> {
         call: impl Fn(sys::CUstream) -> Result<T, DriverError>,
     ) -> Result<T, DriverError> {
         in_relaxed_mode(|| self.call(call))?
+    }
+
+    /// Records an event on the stream. If that captures a graph, the event orders nothing outside of
+    /// the graph, and adds no node to it: call [`refuse_capture`](Self::refuse_capture) afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    #[inline]
+    pub fn record_event(&self, event: &DriverEvent) -> Result<(), DriverError> {
+        // SAFETY: event and stream are alive, and of the device's context.
+        self.call(|on| unsafe { result::event::record(event.handle(), on) })
+    }
+
+    /// Makes the stream wait for an event of its device.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing) where the stream has begun to
+    /// capture a graph since the caller looked: the driver refuses to wait for what is not in the
+    /// graph. [`Driver`](dmr_core::ResourceError::Driver).
+    #[inline]
+    pub fn wait_for_event(&self, event: &DriverEvent) -> ResourceResult<()> {
+        self.wait_for_event_raw(event)
+            .map_err(|error| event.device().driver_error("cuStreamWaitEvent", error))
+            .or_else(|error| self.refuse_capture().and(Err(error)))
+    }
+
+    /// Makes the stream wait for an event of any device.
+    #[inline]
+    pub(crate) fn wait_for_event_raw(&self, event: &DriverEvent) -> Result<(), DriverError> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: event and stream are alive. A stream may wait for an event of another context.
+        self.call(|on| unsafe { result::stream::wait_event(on, event.handle(), flags) })
     }
 
     /// Refuses a stream that is capturing a graph, in which work would be left out. Makes one

@@ -75,7 +75,7 @@ impl StreamPool {
     ) -> ResourceResult<Waited> {
         self.device().relaxed(|relaxed| {
             let mut waited = Waited::default();
-            for (slot, known) in self.stream_slots() {
+            for (slot, known) in self.entries() {
                 let is_selected = selects(slot) || self.is_reclaim(slot);
                 let is_unused = known.holds().is_none() && known.own().is_none();
                 if is_unused || !is_selected {
@@ -126,7 +126,7 @@ impl Waited {
         until: Option<Instant>,
     ) -> ResourceResult<()> {
         let event = DriverEvent::new(stream.device())?;
-        let recorded = event.record(stream);
+        let recorded = stream.record_event(&event);
         // An event that a graph has captured stands for no work of the stream.
         if stream.is_capturing()? {
             self.any_captures = true;

@@ -1,12 +1,11 @@
 //! Finds the CUDA driver without cudarc, which panics where there is none.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
-use std::fmt;
 use std::sync::OnceLock;
 
 use libloading::Library;
 
-use crate::DeviceError;
+use crate::{DeviceError, DriverVersion};
 
 /// The library names of the driver, in the order in which they are tried.
 ///
@@ -16,29 +15,6 @@ pub const LIBRARY_NAMES: &[&str] =
 
 /// The oldest CUDA version that the driver must support.
 pub const MINIMUM_VERSION: DriverVersion = DriverVersion { major: 12, minor: 0 };
-
-/// The highest CUDA version that a driver supports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DriverVersion {
-    /// `13` of 13.0.
-    pub major: u32,
-    /// `0` of 13.0.
-    pub minor: u32,
-}
-
-impl DriverVersion {
-    /// Converts a number of `cuDriverGetVersion`: 13000 is 13.0.
-    const fn from_number(number: c_int) -> Self {
-        let number = number.unsigned_abs();
-        Self { major: number / 1000, minor: number % 1000 / 10 }
-    }
-}
-
-impl fmt::Display for DriverVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.major, self.minor)
-    }
-}
 
 /// Loads and initialises the CUDA driver, and returns its version.
 ///
@@ -86,6 +62,17 @@ pub fn error_name(code: i32) -> &'static str {
     }
     // SAFETY: the driver returns a constant string, and is never unloaded.
     unsafe { CStr::from_ptr(name) }.to_str().unwrap_or(UNKNOWN)
+}
+
+impl DeviceError {
+    /// Converts the code of a failed call.
+    pub(crate) fn from_code(call: &'static str, code: i32) -> Self {
+        match code {
+            34 => Self::StubLibrary,
+            100 => Self::NoDevice,
+            _ => Self::Driver { call, code, name: error_name(code) },
+        }
+    }
 }
 
 /// Looks up a function that only some drivers have.

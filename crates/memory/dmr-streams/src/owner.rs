@@ -1,13 +1,11 @@
 //! The right to put blocks into the use table and to take them out.
 
-use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmr_core::StreamPoolId;
 
 use crate::StreamPool;
-use crate::uses::{ClosedQueue, ClosedQueues};
+use crate::uses::{ClosedQueue, ClosedQueues, OwnerNumber};
 
 /// The right to put blocks into slots of a [`StreamPool`]'s use table, and to take those blocks out
 /// again: from [`StreamPool::register`].
@@ -35,19 +33,6 @@ pub struct BlockOwner {
     number: OwnerNumber,
     pool: StreamPoolId,
     closed: Arc<ClosedQueue>,
-}
-
-/// The number of a [`BlockOwner`], as it stands in the slots of its blocks. Unique in the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct OwnerNumber(NonZeroU64);
-
-impl OwnerNumber {
-    pub(crate) fn new() -> Self {
-        static ISSUED: AtomicU64 = AtomicU64::new(1);
-        // At one per nanosecond it wraps to 0 after 580 years.
-        let number = ISSUED.fetch_add(1, Ordering::Relaxed);
-        Self(NonZeroU64::new(number).unwrap_or(NonZeroU64::MAX))
-    }
 }
 
 impl BlockOwner {
@@ -80,15 +65,5 @@ impl StreamPool {
     #[must_use]
     pub fn register(&self) -> BlockOwner {
         BlockOwner::new(self.id(), self.closed_queues())
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_two_owners_have_the_same_number() {
-        assert_ne!(OwnerNumber::new(), OwnerNumber::new());
     }
 }

@@ -101,15 +101,15 @@ impl LaunchTokens {
         let Err(error) = home.wait_for(worker) else { return self.finish(home.pool(), resource) };
         let device = worker.pool().device();
         // Synchronising a stream that captures would end its capture.
-        let has_waited =
+        let record_wait =
             !device.is_lost() && worker.refuse_capture().is_ok() && worker.synchronize().is_ok();
-        if !has_waited && !device.is_lost() {
+        if !record_wait && !device.is_lost() {
             // Dropping the tokens leaves the windows open.
             *self = Self::new(home.id());
             return Err(error);
         }
         let finished = self.finish(home.pool(), resource);
-        if has_waited { finished } else { finished.and(Err(error)) }
+        if record_wait { finished } else { finished.and(Err(error)) }
     }
 }
 

@@ -9,12 +9,13 @@ use dmr_core::process::LeakedInChild;
 use dmr_core::{ResourceError, ResourceResult, StreamId, StreamPoolId};
 
 use crate::attachments::Attachments;
+use crate::config::LIBRARY_STREAMS;
 use crate::holds::Holds;
 use crate::lease_table::{LeaseTable, Locked};
 use crate::progress::Progress;
-use crate::slot::{PERMANENT, PoolStream, SlotLease, StreamSlot};
-use crate::uses::{ClosedQueues, Slots, UseTable};
-use crate::{Device, StreamGuard, StreamPoolConfig};
+use crate::stream_entry::{LeaseState, PERMANENT, PoolStream, StreamEntry};
+use crate::uses::{ClosedQueues, Slots};
+use crate::{Device, StreamPoolConfig};
 
 /// A fixed number of streams of one device, which are leased.
 ///
@@ -50,11 +51,11 @@ pub struct StreamPool {
     pub(crate) priority: i32,
     /// The pool's own streams, then library streams, then those of other owners. (In a forked child
     /// cudarc would destroy them.)
-    slots: LeakedInChild<Box<[StreamSlot]>>,
+    slots: LeakedInChild<Box<[StreamEntry]>>,
     /// The number of slots for streams that are leased.
     max_streams: usize,
     /// By slot. Never held across a driver call.
-    leases: LeakedInChild<LeaseTable<Box<[SlotLease]>>>,
+    leases: LeakedInChild<LeaseTable<Box<[LeaseState]>>>,
     pub(crate) turn: AtomicUsize,
     progress: LeakedInChild<Progress>,
     uses: LeakedInChild<Slots>,
@@ -62,10 +63,6 @@ pub struct StreamPool {
     closed: LeakedInChild<ClosedQueues>,
     attachments: LeakedInChild<Attachments>,
 }
-
-/// The maximum number of library streams of a pool: the reclaim stream and those that serve home
-/// streams. With more of them, fewer streams share one; each slot costs host memory, used or not.
-pub(crate) const LIBRARY_STREAMS: usize = 9;
 
 impl StreamPool {
     /// Makes a pool and its default stream.
@@ -83,8 +80,8 @@ impl StreamPool {
         let max_adopted = config.max_adopted.min(StreamPoolConfig::MAX_STREAMS - max_streams);
         let max_own = max_streams + LIBRARY_STREAMS;
         let slots = max_own + max_adopted;
-        let own = (0..max_own).map(|_| StreamSlot::for_own());
-        let adopted = (0..max_adopted).map(|_| StreamSlot::for_adopted());
+        let own = (0..max_own).map(|_| StreamEntry::for_own());
+        let adopted = (0..max_adopted).map(|_| StreamEntry::for_adopted());
         let id = StreamPoolId::next()
             .ok_or(ResourceError::capacity("stream pools of a process", (1 << 24) - 2))?;
         let pool = Self {
@@ -93,7 +90,7 @@ impl StreamPool {
             priority: config.priority,
             slots: LeakedInChild::new(own.chain(adopted).collect()),
             max_streams,
-            leases: LeakedInChild::new(LeaseTable::new(vec![SlotLease::default(); slots].into())),
+            leases: LeakedInChild::new(LeaseTable::new(vec![LeaseState::default(); slots].into())),
             turn: AtomicUsize::new(0),
             progress: LeakedInChild::new(Progress::new(max_own, max_adopted)),
             uses: LeakedInChild::new(Slots::new(id, slots)),
@@ -165,43 +162,6 @@ impl StreamPool {
         Ok(self.find(a)?.slot() == self.find(b)?.slot())
     }
 
-    /// Returns the uses of blocks and pinned buffers on these streams.
-    #[must_use]
-    #[inline]
-    pub fn uses(&self) -> UseTable<'_> {
-        UseTable::of(self)
-    }
-
-    /// Returns a stream that no user's work waits on, for frees that must wait: the first library
-    /// stream. Non-blocking, never leased, created when it is first needed.
-    ///
-    /// # Errors
-    ///
-    /// [`Driver`](ResourceError::Driver) if it cannot be created.
-    pub fn reclaim_stream(&self) -> ResourceResult<StreamGuard<'_>> {
-        self.library_stream_at(0)
-    }
-
-    /// Returns the library stream that serves the stream in slot `home`, which may wait for it:
-    /// never the reclaim stream. Several streams share one if the pool has more of them than
-    /// library streams. Created when it is first needed.
-    ///
-    /// # Errors
-    ///
-    /// [`Driver`](ResourceError::Driver) if it cannot be created, or if the pool had one stream so
-    /// far and no event can be recorded there.
-    pub(crate) fn library_stream(&self, home: usize) -> ResourceResult<StreamGuard<'_>> {
-        self.library_stream_at(1 + home % (LIBRARY_STREAMS - 1))
-    }
-
-    fn library_stream_at(&self, index: usize) -> ResourceResult<StreamGuard<'_>> {
-        let slot = self.max_streams + index;
-        if self.slots[slot].own().is_none() {
-            self.create(slot, self.priority)?;
-        }
-        self.enter(self.permanent_id(slot))
-    }
-
     /// Returns the maximum number of all streams: the pool's own, library streams and those of
     /// other owners. Slots of ids are below this number.
     #[must_use]
@@ -234,12 +194,12 @@ impl StreamPool {
     }
 
     #[inline]
-    pub(crate) fn stream_slot(&self, index: usize) -> Option<&StreamSlot> {
+    pub(crate) fn entry(&self, index: usize) -> Option<&StreamEntry> {
         self.slots.get(index)
     }
 
     /// Returns all slots, in order.
-    pub(crate) fn stream_slots(&self) -> impl Iterator<Item = (usize, &StreamSlot)> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (usize, &StreamEntry)> {
         self.slots.iter().enumerate()
     }
 
@@ -251,7 +211,7 @@ impl StreamPool {
     /// Returns the calls and windows that hold an adopted stream; `None` for the pool's own.
     #[inline]
     pub(crate) fn holds(&self, slot: usize) -> Option<&Holds> {
-        self.slots.get(slot).and_then(StreamSlot::holds)
+        self.slots.get(slot).and_then(StreamEntry::holds)
     }
 
     /// Returns whether the stream in a slot is retired.
@@ -296,21 +256,21 @@ impl StreamPool {
 
     #[inline]
     pub(crate) fn permanent_id(&self, slot: usize) -> StreamId {
-        let lease = self.slots.get(slot).map_or(PERMANENT, StreamSlot::permanent);
+        let lease = self.slots.get(slot).map_or(PERMANENT, StreamEntry::permanent);
         self.id_of(slot, lease)
     }
 
     #[inline]
     pub(crate) fn id_of(&self, slot: usize, lease: u32) -> StreamId {
-        // Slots and leases are within the limits: `new`, `take` and `take_slot_for` check them.
+        // Slots and leases are within the limits: `new`, `take` and `take_entry_for` check them.
         StreamId::from_parts(self.id, slot, lease).unwrap_or(StreamId::DEFAULT)
     }
 
-    pub(crate) fn leases(&self) -> Locked<'_, Box<[SlotLease]>> {
+    pub(crate) fn leases(&self) -> Locked<'_, Box<[LeaseState]>> {
         self.leases.lock()
     }
 
-    pub(crate) fn lease_table(&self) -> &LeaseTable<Box<[SlotLease]>> {
+    pub(crate) fn lease_table(&self) -> &LeaseTable<Box<[LeaseState]>> {
         &self.leases
     }
 }
@@ -324,8 +284,8 @@ impl Drop for StreamPool {
 
 impl fmt::Debug for StreamPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let leased = |slot: &&StreamSlot| slot.is_leased();
-        let created = |slot: &&StreamSlot| slot.is_live();
+        let leased = |slot: &&StreamEntry| slot.is_leased();
+        let created = |slot: &&StreamEntry| slot.is_live();
         f.debug_struct("StreamPool")
             .field("id", &self.id)
             .field("device", &self.device)

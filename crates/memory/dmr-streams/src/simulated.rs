@@ -1,5 +1,5 @@
-//! Reports blocks, and what launches declare, to the simulated driver, through functions that
-//! NVIDIA's driver does not have.
+//! The functions of the simulated driver that NVIDIA's does not have: blocks and declared uses are
+//! reported to them.
 
 use std::ffi::{c_char, c_int};
 use std::fmt;
@@ -8,20 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys::CUstream;
 use dmr_core::{AllocTag, BlockUse, DeviceBlock, Generation, MemoryObserver};
-use smallvec::SmallVec;
 
 use crate::library::optional;
-use crate::{Device, StreamGuard};
-
-impl Device {
-    /// Returns the observer that is part of the driver. The simulated driver has one, and reports
-    /// wrong and unordered accesses to the blocks that are reported to it, with their tags.
-    /// NVIDIA's driver has none.
-    #[must_use]
-    pub fn memory_observer(&self) -> Option<Arc<dyn MemoryObserver>> {
-        Some(Arc::clone(self.simulated()?) as Arc<dyn MemoryObserver>)
-    }
-}
 
 /// The functions of `dmr_sim::driver::carved`. Their results are ignored: they fail only in a
 /// universe that has ended, which reports nothing.
@@ -42,10 +30,10 @@ pub(crate) struct SimulatedDriver {
 }
 
 /// `true` once a device of this process is simulated.
-static IS_SIMULATED: AtomicBool = AtomicBool::new(false);
+pub(crate) static IS_SIMULATED: AtomicBool = AtomicBool::new(false);
 
 /// In place of a stream, for the driver: all streams.
-const ALL_STREAMS: CUstream = std::ptr::without_provenance_mut(usize::MAX);
+pub(crate) const ALL_STREAMS: CUstream = std::ptr::without_provenance_mut(usize::MAX);
 
 /// The most bytes of a finding in an error. The universe keeps the whole.
 const MAX_FINDING: usize = 4096;
@@ -53,13 +41,13 @@ const MAX_FINDING: usize = 4096;
 /// A use as the driver takes it: an address in the block, the block's number, the first address and
 /// the one behind the last (0 and `u64::MAX` for the whole block), and 1 for each kind of access.
 #[repr(C)]
-struct DeclaredUse {
-    ptr: u64,
-    number: u64,
-    start: u64,
-    end: u64,
-    reads: u32,
-    writes: u32,
+pub(crate) struct DeclaredUse {
+    pub(crate) ptr: u64,
+    pub(crate) number: u64,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) reads: u32,
+    pub(crate) writes: u32,
 }
 
 impl SimulatedDriver {
@@ -125,85 +113,25 @@ impl SimulatedDriver {
         unsafe { (self.block_given_away)(self.universe, ptr) };
     }
 
-    /// Begins a declaration for the calling thread, on this stream.
-    fn declare(self: &Arc<Self>, stream: CUstream, uses: Option<&[DeclaredUse]>) -> Declaration {
+    /// Begins a declaration for the calling thread, on this stream. Returns its id.
+    pub(crate) fn begin_declaration(&self, stream: CUstream, uses: Option<&[DeclaredUse]>) -> u64 {
         let mut id = 0;
         let (first, count) = uses.map_or((std::ptr::null(), 0), |uses| (uses.as_ptr(), uses.len()));
         // SAFETY: the uses can be read, and the id written, during the call. A slice has no null
         // address.
         unsafe { (self.declaration_begun)(self.universe, stream, first, count, &mut id) };
-        Declaration { driver: Arc::clone(self), id }
-    }
-}
-
-/// A declaration in force, until this is dropped. The simulated driver compares with it what the
-/// thread that has made it submits.
-#[derive(Debug)]
-#[must_use = "it ends when this is dropped"]
-pub struct Declaration {
-    driver: Arc<SimulatedDriver>,
-    id: u64,
-}
-
-impl Declaration {
-    /// Declares that the work of a launch, which the calling thread submits, accesses memory as
-    /// `uses` says and no other memory of blocks, until the returned value is dropped: on this
-    /// stream or, without one, on all. Without `uses` the work may access anything. A declaration
-    /// for all streams replaces the earlier ones while it is in force; one for a stream adds to
-    /// them.
-    ///
-    /// `None` unless the device is simulated: NVIDIA's driver compares nothing.
-    pub fn begin<'u>(
-        device: &Device,
-        stream: Option<&StreamGuard<'_>>,
-        uses: Option<impl IntoIterator<Item = &'u BlockUse>>,
-    ) -> Option<Self> {
-        let driver = device.simulated()?;
-        let uses = uses.map(|uses| {
-            uses.into_iter().map(DeclaredUse::of).collect::<SmallVec<[DeclaredUse; 8]>>()
-        });
-        let stream = stream.map_or(ALL_STREAMS, |stream| stream.stream().cu_stream());
-        Some(driver.declare(stream, uses.as_deref()))
+        id
     }
 
-    /// Declares as [`begin`](Self::begin) does for all streams, and that the work reads and writes
-    /// `bytes` bytes of host memory at `host`, which may be pinned.
-    pub fn begin_with_host<'u>(
-        device: &Device,
-        uses: impl IntoIterator<Item = &'u BlockUse>,
-        host: u64,
-        bytes: usize,
-    ) -> Option<Self> {
-        let driver = device.simulated()?;
-        let mut declared: SmallVec<[DeclaredUse; 8]> =
-            uses.into_iter().map(DeclaredUse::of).collect();
-        let end = host.saturating_add(bytes as u64).min(u64::MAX - 1);
-        declared.push(DeclaredUse { ptr: host, number: 0, start: host, end, reads: 1, writes: 1 });
-        Some(driver.declare(ALL_STREAMS, Some(&declared)))
-    }
-
-    /// Allows the calling thread's work to access anything until the returned value is dropped.
-    pub(crate) fn of_anything(device: &Device) -> Option<Self> {
-        Self::begin(device, None, None::<[&BlockUse; 0]>)
-    }
-
-    /// Returns whether a device of this process is simulated, so that declarations are compared.
-    #[must_use]
-    #[inline]
-    pub fn is_compared() -> bool {
-        IS_SIMULATED.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Declaration {
-    fn drop(&mut self) {
+    /// Ends a declaration.
+    pub(crate) fn end_declaration(&self, id: u64) {
         // SAFETY: takes numbers only.
-        unsafe { (self.driver.declaration_ended)(self.driver.universe, self.id) };
+        unsafe { (self.declaration_ended)(self.universe, id) };
     }
 }
 
 impl DeclaredUse {
-    fn of(used: &BlockUse) -> Self {
+    pub(crate) fn of(used: &BlockUse) -> Self {
         let block = used.block;
         let bytes = used.bytes;
         Self {

@@ -16,7 +16,7 @@ use dmr_core::at_exit::{self, AtExit};
 use dmr_core::process::PerProcess;
 use dmr_core::sync::{ignore_poison, lock, try_lock};
 
-use crate::completed::Wait;
+use crate::wait::Wait;
 
 /// The time between two looks.
 const PAUSES: RangeInclusive<Duration> = Duration::from_micros(20)..=Duration::from_micros(500);

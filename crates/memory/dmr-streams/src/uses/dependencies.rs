@@ -7,7 +7,8 @@ use dmr_core::ledger::UseId;
 use dmr_core::{BlockId, ByteRange, ResourceError, ResourceResult, StreamId, StreamPoolId};
 use smallvec::SmallVec;
 
-use super::{Needs, UseTable};
+use super::UseTable;
+use super::needs::Needs;
 use crate::progress::RecordedEvent;
 use crate::{HomeStream, StreamGuard};
 
@@ -264,10 +265,10 @@ impl UseTable<'_> {
         let mut needs = Needs::new();
         for used in &after.uses {
             if self.holds_up(stream.slot(), *used) {
-                Self::add_need(*used, &mut needs);
+                needs.add(*used);
             }
         }
-        if needs.is_empty() { Ok(()) } else { self.wait(stream, &needs) }
+        if needs.as_slice().is_empty() { Ok(()) } else { self.wait(stream, &needs) }
     }
 
     /// Queries whether all of `after` is done. The result is remembered for all earlier uses of the

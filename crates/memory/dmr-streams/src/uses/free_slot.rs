@@ -10,10 +10,10 @@ use dmr_core::{
     StreamPoolId,
 };
 
+use super::closed::OwnerNumber;
 use super::slot_state::{Occupant, SlotState};
 use super::slots::{BATCH, FREE, MOST, Slots, UseSlot};
 use super::{Dependencies, UseTable};
-use crate::owner::OwnerNumber;
 use crate::sync::Ordering;
 use crate::{BlockOwner, HomeStream, StreamGuard};
 use dmr_core::SpinLockGuard;
@@ -265,13 +265,12 @@ impl Slots {
     #[inline]
     pub(super) fn reserve(&self, home: usize, occupant: Occupant) -> ResourceResult<FreeSlot> {
         let popped = self.free[home].lock().pop();
-        let reserved = popped.map_or_else(|| self.give_batch(home), Ok)?;
-        let index = reserved.index;
-        if let Ok((numbered, mut slot)) = self.resume(reserved) {
-            slot.home = home as u32;
-            slot.occupant = occupant;
-            numbered.set(FREE);
-            slot.leave_locked();
+        let index = popped.map_or_else(|| self.give_batch(home), Ok)?;
+        if let Ok((entry, mut state)) = self.resume(self.free_slot(index)) {
+            state.home = home as u32;
+            state.occupant = occupant;
+            entry.set(FREE);
+            state.leave_locked();
         }
         Ok(self.free_slot(index))
     }
@@ -281,16 +280,16 @@ impl Slots {
     #[inline(always)]
     pub(super) fn occupy(
         &self,
-        slot: FreeSlot,
+        free: FreeSlot,
         generation: Generation,
         allocation: UseId,
     ) -> Result<BlockSlot, FreeSlot> {
-        let index = slot.index;
-        let (numbered, mut slot) = self.resume(slot)?;
-        slot.retired = false;
-        slot.used = false;
-        slot.restart(allocation);
-        numbered.set(generation.get());
+        let index = free.index;
+        let (entry, mut state) = self.resume(free)?;
+        state.retired = false;
+        state.used = false;
+        state.restart(allocation);
+        entry.set(generation.get());
         Ok(BlockSlot::new(index))
     }
 
@@ -317,19 +316,19 @@ impl Slots {
         retires: bool,
         need: impl FnMut(UseId),
     ) -> Released {
-        let Some((numbered, mut slot)) = self.of_owner(block, owner) else {
+        let Some((entry, mut state)) = self.of_owner(block, owner) else {
             return Released::Foreign;
         };
-        if slot.retired {
+        if state.retired {
             return Released::Stale;
         }
-        let payload = slot.occupant.payload;
-        if let Some(first) = slot.windows.first() {
+        let payload = state.occupant.payload;
+        if let Some(first) = state.windows.first() {
             let holder = first.stream;
-            slot.retired = retires;
+            state.retired = retires;
             return Released::InUse { payload, holder };
         }
-        Released::Free { slot: self.remove_block(block.slot(), numbered, slot, need), payload }
+        Released::Free { slot: self.remove_block(block.slot(), entry, state, need), payload }
     }
 
     /// Removes a retired block of this owner from its slot. Returns `None` while a window is open,
@@ -341,12 +340,12 @@ impl Slots {
         ended: bool,
         need: impl FnMut(UseId),
     ) -> Option<FreeSlot> {
-        let (numbered, mut slot) = self.of_owner(block, owner)?;
-        if !slot.retired || !(ended || slot.windows.is_empty()) {
+        let (entry, mut state) = self.of_owner(block, owner)?;
+        if !state.retired || !(ended || state.windows.is_empty()) {
             return None;
         }
-        slot.close_all();
-        Some(self.remove_block(block.slot(), numbered, slot, need))
+        state.close_all();
+        Some(self.remove_block(block.slot(), entry, state, need))
     }
 
     /// Removes the block from a slot. Calls `need` as [`release`](Self::release) does.
@@ -354,49 +353,49 @@ impl Slots {
     fn remove_block(
         &self,
         of_block: BlockSlot,
-        numbered: &UseSlot,
-        slot: SpinLockGuard<'_, SlotState>,
+        entry: &UseSlot,
+        state: SpinLockGuard<'_, SlotState>,
         need: impl FnMut(UseId),
     ) -> FreeSlot {
-        numbered.set(numbered.get() | FREE);
+        entry.set(entry.get() | FREE);
         // Without a use the ledger has only the allocation, which was on the home stream.
-        if slot.used {
-            slot.visit_free_waits(need);
+        if state.used {
+            state.visit_free_waits(need);
         }
-        slot.leave_locked();
+        state.leave_locked();
         self.free_slot(of_block.to_bits() % MOST as u32)
     }
 
     /// Restores the block that has left the slot, with its ledger as it was: live, or retired.
-    pub(super) fn reinsert(&self, slot: FreeSlot, retired: bool) {
-        if let Ok((numbered, mut slot)) = self.resume(slot) {
-            slot.retired = retired;
-            numbered.set(numbered.get() & !FREE);
+    pub(super) fn reinsert(&self, free: FreeSlot, retired: bool) {
+        if let Ok((entry, mut state)) = self.resume(free) {
+            state.retired = retired;
+            entry.set(entry.get() & !FREE);
         }
     }
 
     /// Frees the slot for any block of the stream that it was reserved for.
     #[inline]
-    fn vacate(&self, slot: FreeSlot) {
-        let index = slot.index;
-        if let Ok((_, slot)) = self.resume(slot) {
-            let home = slot.home;
-            slot.leave_locked();
-            self.free[home as usize].lock().push(self.free_slot(index));
+    fn vacate(&self, free: FreeSlot) {
+        let index = free.index;
+        if let Ok((_, state)) = self.resume(free) {
+            let home = state.home;
+            state.leave_locked();
+            self.free[home as usize].lock().push(index);
         }
     }
 
     /// Returns the state of a free slot, whose lock was left locked. Returns a slot of another
     /// table unchanged.
     #[inline(always)]
-    fn resume(&self, slot: FreeSlot) -> Result<(&UseSlot, SpinLockGuard<'_, SlotState>), FreeSlot> {
-        match self.numbered(slot.index) {
-            Some(numbered) if slot.pool == self.pool => {
+    fn resume(&self, free: FreeSlot) -> Result<(&UseSlot, SpinLockGuard<'_, SlotState>), FreeSlot> {
+        match self.entry(free.index) {
+            Some(entry) if free.pool == self.pool => {
                 // SAFETY: a `FreeSlot` of this table is made where the lock is left locked, once,
                 // and consumed here.
-                Ok((numbered, unsafe { numbered.slot.resume() }))
+                Ok((entry, unsafe { entry.state.resume() }))
             }
-            _ => Err(slot),
+            _ => Err(free),
         }
     }
 
@@ -405,9 +404,9 @@ impl Slots {
         FreeSlot { index, pool: self.pool }
     }
 
-    /// Gives the home stream a batch of new slots, and returns the first.
+    /// Gives the home stream a batch of new slots, and returns the index of the first.
     #[cold]
-    fn give_batch(&self, home: usize) -> ResourceResult<FreeSlot> {
+    fn give_batch(&self, home: usize) -> ResourceResult<u32> {
         let more = |given: usize| Some(given + BATCH).filter(|end| *end <= MOST);
         let first = self
             .given
@@ -415,8 +414,7 @@ impl Slots {
             .map_err(|_| ResourceError::capacity("slots of the use table", MOST))?;
         self.make_chunk(first);
         let first = first as u32;
-        let others = (first + 1..first + BATCH as u32).rev();
-        self.free[home].lock().extend(others.map(|index| self.free_slot(index)));
-        Ok(self.free_slot(first))
+        self.free[home].lock().extend((first + 1..first + BATCH as u32).rev());
+        Ok(first)
     }
 }

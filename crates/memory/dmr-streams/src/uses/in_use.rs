@@ -1,26 +1,14 @@
-//! Blocks that were released while a window was open, and the queue of those whose last window has
-//! closed.
+//! Blocks that were released while a window was open.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use dmr_core::BlockId;
 use dmr_core::sync::{lock, try_lock};
 
+use super::ClosedQueue;
 use crate::BlockOwner;
-use crate::owner::OwnerNumber;
-
-/// The generations of one owner's retired blocks whose last window has closed.
-#[derive(Debug, Default)]
-pub(crate) struct ClosedQueue {
-    generations: Mutex<VecDeque<u64>>,
-    len: AtomicUsize,
-}
-
-/// The queues of all owners of a stream pool.
-#[derive(Debug, Default)]
-pub(crate) struct ClosedQueues(Mutex<HashMap<OwnerNumber, Weak<ClosedQueue>>>);
 
 /// The blocks of one owner that were released while they were [`InUse`](super::Released::InUse),
 /// with a value of the owner for each.
@@ -60,41 +48,6 @@ impl Patience {
     }
 }
 
-impl ClosedQueue {
-    fn push(&self, added: u64) {
-        let mut generations = lock(&self.generations);
-        generations.push_back(added);
-        self.len.store(generations.len(), Ordering::SeqCst);
-    }
-
-    fn pop(&self) -> Option<u64> {
-        let mut generations = lock(&self.generations);
-        let oldest = generations.pop_front();
-        self.len.store(generations.len(), Ordering::SeqCst);
-        oldest
-    }
-}
-
-impl ClosedQueues {
-    pub(crate) fn add(&self, owner: OwnerNumber) -> Arc<ClosedQueue> {
-        let queue = Arc::<ClosedQueue>::default();
-        let mut queues = lock(&self.0);
-        // Removes the queues of owners that were dropped.
-        queues.retain(|_, queue| queue.strong_count() > 0);
-        queues.insert(owner, Arc::downgrade(&queue));
-        queue
-    }
-
-    /// Adds a retired block whose last window has closed.
-    #[cold]
-    pub(crate) fn push(&self, owner: OwnerNumber, generation: u64) {
-        let queue = lock(&self.0).get(&owner).and_then(Weak::upgrade);
-        if let Some(queue) = queue {
-            queue.push(generation);
-        }
-    }
-}
-
 impl<T> BlocksInUse<T> {
     /// Makes the only such value for the blocks of `owner`.
     #[must_use]
@@ -127,7 +80,7 @@ impl<T> BlocksInUse<T> {
     #[must_use]
     #[inline]
     pub fn any_closed(&self) -> bool {
-        self.closed.len.load(Ordering::SeqCst) > 0
+        self.closed.len() > 0
     }
 
     /// Removes each block whose last window has closed, and calls `free` with its value. With
@@ -138,7 +91,7 @@ impl<T> BlocksInUse<T> {
             let Some(alone) = patience.lock(&self.draining) else { return };
             // A block that its release has not inserted yet is drained by the releasing thread.
             let mut early = Vec::new();
-            for _ in 0..self.closed.len.load(Ordering::SeqCst) {
+            for _ in 0..self.closed.len() {
                 let Some(generation) = self.closed.pop() else { break };
                 if !self.free(generation, &mut free) {
                     self.closed.push(generation);

@@ -13,10 +13,12 @@
 //! | [`in_use`], [`pending_queue`], [`pending_frees`] | memory that is released and cannot be freed yet |
 //! | `slots`, `slot_state`, `parts` | the slots, the windows and uses in one, and those of parts of a block; make no driver call |
 
+mod closed;
 mod covering;
 pub mod dependencies;
 pub mod free_slot;
 pub mod in_use;
+mod needs;
 mod parts;
 pub mod pending_frees;
 pub mod pending_queue;
@@ -26,15 +28,14 @@ pub mod windows;
 
 use dmr_core::ledger::UseId;
 use dmr_core::{BlockId, ResourceResult, StreamId};
-use smallvec::SmallVec;
 
 use crate::StreamPool;
 
 pub use crate::progress::RecordedEvent;
+pub(crate) use closed::{ClosedQueue, ClosedQueues, OwnerNumber};
 pub use dependencies::{Dependencies, DependencyOrder};
 pub use free_slot::{FreeSlot, Released};
 pub use in_use::{BlocksInUse, Patience};
-pub(crate) use in_use::{ClosedQueue, ClosedQueues};
 pub use pending_frees::{PendingAmount, PendingFrees};
 pub use pending_queue::{Pending, PendingQueue};
 pub(crate) use slots::Slots;
@@ -45,8 +46,14 @@ pub struct UseTable<'p> {
     pool: &'p StreamPool,
 }
 
-/// The uses that one launch must wait for, before those that others cover are left out.
-type Needs = SmallVec<[UseId; 8]>;
+impl StreamPool {
+    /// Returns the uses of blocks and pinned buffers on these streams.
+    #[must_use]
+    #[inline]
+    pub fn uses(&self) -> UseTable<'_> {
+        UseTable::of(self)
+    }
+}
 
 impl<'p> UseTable<'p> {
     #[inline]

@@ -9,17 +9,8 @@ use dmr_core::{
 };
 use smallvec::SmallVec;
 
-use super::slot_state::{OpenWindow, SlotState, WindowEnd};
-use super::{Needs, UseTable};
-
-/// The windows and uses of a block by the bytes that they use.
-#[derive(Default)]
-pub(super) struct PartUses {
-    /// The uses of each range; without uses, the slot's ledger has them.
-    pub(super) ledger: PartLedger,
-    /// The bytes of each open window of the slot, by its index there.
-    windows: Vec<ByteRange>,
-}
+use super::needs::Needs;
+use super::slot_state::{OpenWindow, PartUses, SlotState, WindowEnd};
 
 impl SlotState {
     /// Opens windows for uses of bytes of the block, and adds them to `tokens`. Returns the uses
@@ -80,7 +71,7 @@ impl SlotState {
             let windows = vec![ByteRange::WHOLE; open];
             Box::new(PartUses { ledger: PartLedger::default(), windows })
         });
-        let need = |used| UseTable::add_need(used, needs);
+        let need = |used| needs.add(used);
         match parts.ledger.is_empty() {
             true => self.ledger.visit_waits(stream.slot(), access, need),
             false => parts.ledger.visit_waits(bytes, stream.slot(), access, need),

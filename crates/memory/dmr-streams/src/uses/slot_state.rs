@@ -2,12 +2,11 @@
 //!
 //! Makes no driver call, so that it can be model-checked.
 
-use dmr_core::ledger::{Ledger, UseId};
-use dmr_core::{Access, BlockUse, ResourceError, ResourceResult, StreamId, UseToken};
+use dmr_core::ledger::{Ledger, PartLedger, UseId};
+use dmr_core::{Access, BlockUse, ByteRange, ResourceError, ResourceResult, StreamId, UseToken};
 use smallvec::SmallVec;
 
-use super::parts::PartUses;
-use crate::owner::OwnerNumber;
+use super::closed::OwnerNumber;
 
 pub(super) struct SlotState {
     /// The stream slot whose list of free use slots it returns to.
@@ -23,6 +22,15 @@ pub(super) struct SlotState {
     /// The uses and windows by the bytes that they use, once a part of a block of the slot was
     /// used.
     pub(super) parts: Option<Box<PartUses>>,
+}
+
+/// The windows and uses of a block by the bytes that they use.
+#[derive(Default)]
+pub(super) struct PartUses {
+    /// The uses of each range; without uses, the slot's ledger has them.
+    pub(super) ledger: PartLedger,
+    /// The bytes of each open window of the slot, by its index there.
+    pub(super) windows: Vec<ByteRange>,
 }
 
 /// The owner of the blocks in a slot, and its payload.
@@ -167,7 +175,7 @@ impl SlotState {
                 self.used = true;
                 self.ledger.commit(access, used);
             }
-            WindowEnd::Done(done) => self.forget_done(access, done),
+            WindowEnd::Done(done) => self.remove_done(access, done),
         }
     }
 
@@ -181,7 +189,7 @@ impl SlotState {
     /// Removes a use that is done from the ledger, and all earlier uses of its stream. If it is a
     /// write, removes all uses of other streams.
     #[cold]
-    fn forget_done(&mut self, access: Access, done: UseId) {
+    fn remove_done(&mut self, access: Access, done: UseId) {
         // Another thread may have finished a later use of the stream by now. Apart from that, a
         // write came after all uses.
         self.ledger.retain(|entry| {

@@ -11,9 +11,8 @@ use dmr_core::{
     StreamPoolId, UseToken, UseTokens,
 };
 
-use super::FreeSlot;
+use super::closed::OwnerNumber;
 use super::slot_state::{OpenWindow, SlotState, WindowEnd};
-use crate::owner::OwnerNumber;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use dmr_core::{SpinLock, SpinLockGuard};
 
@@ -36,8 +35,8 @@ pub(crate) struct Slots {
     rows: [OnceLock<Row>; ROWS],
     /// Slots below this number have been given to a stream.
     pub(super) given: AtomicUsize,
-    /// By home stream: slots without a block.
-    pub(super) free: Box<[CachePadded<SpinLock<Vec<FreeSlot>>>]>,
+    /// By home stream: the indices of slots without a block. Their locks are left locked.
+    pub(super) free: Box<[CachePadded<SpinLock<Vec<u32>>>]>,
 }
 
 type Row = Box<[OnceLock<Chunk>; ROW]>;
@@ -49,7 +48,7 @@ pub(super) struct UseSlot {
     /// bit [`FREE`]. Changed under the lock, and also read without it: the lock of a free slot is
     /// left locked.
     generation: AtomicU64,
-    pub(super) slot: SpinLock<SlotState>,
+    pub(super) state: SpinLock<SlotState>,
 }
 
 /// No generation has a number with this bit: at one per nanosecond, that would be after 292 years.
@@ -83,8 +82,8 @@ impl Slots {
 
     /// Returns the payload of a live block of this owner.
     pub(crate) fn payload(&self, block: BlockId, owner: OwnerNumber) -> Option<u64> {
-        let (_, slot) = self.of_owner(block, owner)?;
-        (!slot.retired).then_some(slot.occupant.payload)
+        let (_, state) = self.of_owner(block, owner)?;
+        (!state.retired).then_some(state.occupant.payload)
     }
 
     /// Opens the window of the first use, and of the uses behind it that are of the same block if
@@ -100,25 +99,25 @@ impl Slots {
     ) -> ResourceResult<&'u [BlockUse]> {
         let Some((used, behind)) = uses.split_first() else { return Ok(uses) };
         let stream = tokens.stream();
-        let slot = self.of_generation(used.block.slot(), used.block.generation());
-        let Some(mut slot) = slot.map(|(_, slot)| slot).filter(|slot| !slot.retired) else {
+        let found = self.of_generation(used.block.slot(), used.block.generation());
+        let Some(mut state) = found.map(|(_, state)| state).filter(|state| !state.retired) else {
             return Err(Self::no_window(used.block, stream));
         };
-        if slot.parts.is_some() || !used.bytes.is_whole() {
+        if state.parts.is_some() || !used.bytes.is_whole() {
             let of_block = uses.iter().take_while(|it| it.block == used.block).count();
             let (of_block, behind) = uses.split_at(of_block);
-            let waits = slot.open_parts(of_block, tokens)?;
-            drop(slot);
-            waits.into_iter().for_each(&mut need);
+            let waits = state.open_parts(of_block, tokens)?;
+            drop(state);
+            waits.as_slice().iter().copied().for_each(&mut need);
             return Ok(behind);
         }
-        let ticket = match slot.windows.is_empty() {
+        let ticket = match state.windows.is_empty() {
             true => 0,
-            false => slot.ticket_for_another(used, stream)?,
+            false => state.ticket_for_another(used, stream)?,
         };
-        slot.ledger.visit_waits(stream.slot(), used.access, need);
-        slot.windows.push(OpenWindow { stream, ticket, access: used.access });
-        drop(slot);
+        state.ledger.visit_waits(stream.slot(), used.access, need);
+        state.windows.push(OpenWindow { stream, ticket, access: used.access });
+        drop(state);
         // SAFETY: the window was opened just now, and this is its only token.
         unsafe { tokens.push(used.block, used.access, ticket) };
         Ok(behind)
@@ -147,26 +146,26 @@ impl Slots {
             return Closed { behind: &[], windows: 0, any_stale: false, retired: None };
         };
         let of_token = self.of_generation(token.slot(), token.generation());
-        let Some((_, mut slot)) = of_token else {
+        let Some((_, mut state)) = of_token else {
             return Closed { behind, windows: 0, any_stale: true, retired: None };
         };
-        let (behind, windows, any_stale) = match slot.parts.is_some() {
+        let (behind, windows, any_stale) = match state.parts.is_some() {
             true => {
                 let is_same = |it: &&UseToken| {
                     (it.slot(), it.generation()) == (token.slot(), token.generation())
                 };
                 let of_block = tokens.iter().take_while(is_same).count();
                 let (of_block, behind) = tokens.split_at(of_block);
-                let windows = slot.close_parts(of_block, end, is_done);
+                let windows = state.close_parts(of_block, end, is_done);
                 (behind, windows, windows < of_block.len())
             }
             false => {
-                let is_closed = slot.close_whole(token, end);
+                let is_closed = state.close_whole(token, end);
                 (behind, usize::from(is_closed), !is_closed)
             }
         };
-        let is_last = slot.retired && slot.windows.is_empty() && windows > 0;
-        let retired = if is_last { slot.occupant.owner } else { None };
+        let is_last = state.retired && state.windows.is_empty() && windows > 0;
+        let retired = if is_last { state.occupant.owner } else { None };
         Closed { behind, windows, any_stale, retired }
     }
 
@@ -174,10 +173,10 @@ impl Slots {
     /// Returns `false` if the block is not in the table, or another stream has used it, or a window
     /// is open.
     pub(crate) fn restart(&self, block: BlockId, home: UseId) -> bool {
-        let Some((_, mut slot)) = self.of(block) else { return false };
-        let is_fresh = slot.windows.is_empty() && slot.entries().all(|entry| home.covers(entry));
+        let Some((_, mut state)) = self.of(block) else { return false };
+        let is_fresh = state.windows.is_empty() && state.entries().all(|entry| home.covers(entry));
         if is_fresh {
-            slot.restart(home);
+            state.restart(home);
         }
         is_fresh
     }
@@ -190,23 +189,23 @@ impl Slots {
         bytes: ByteRange,
         mut need: impl FnMut(UseId),
     ) -> ResourceResult<bool> {
-        self.with(block, |slot| {
-            slot.visit_host_waits(bytes, &mut need);
-            (0..slot.windows.len()).all(|at| !slot.bytes_of_window(at).overlaps(bytes))
+        self.with(block, |state| {
+            state.visit_host_waits(bytes, &mut need);
+            (0..state.windows.len()).all(|at| !state.bytes_of_window(at).overlaps(bytes))
         })
     }
 
     pub(crate) fn is_retired(&self, block: BlockId) -> bool {
-        self.with(block, |slot| slot.retired).unwrap_or(false)
+        self.with(block, |state| state.retired).unwrap_or(false)
     }
 
     pub(crate) fn has_open_window(&self, block: BlockId) -> bool {
-        self.with(block, |slot| !slot.windows.is_empty()).unwrap_or(false)
+        self.with(block, |state| !state.windows.is_empty()).unwrap_or(false)
     }
 
     /// Returns whether a window of another stream on the block conflicts with this use.
     pub(crate) fn has_conflict(&self, used: &BlockUse, stream: StreamId) -> Option<bool> {
-        self.with(used.block, |slot| slot.conflict(used, stream).is_some()).ok()
+        self.with(used.block, |state| state.conflict(used, stream).is_some()).ok()
     }
 
     /// Returns the number of uses in all ledgers, without allocations. A use counts once for each
@@ -214,24 +213,24 @@ impl Slots {
     pub(crate) fn count_uses(&self) -> usize {
         // An allocation has an odd number, or none.
         let is_use = |used: &UseId| used.seq() > 0 && used.seq().is_multiple_of(2);
-        self.occupied().map(|(_, slot)| slot.entries().filter(is_use).count()).sum()
+        self.occupied().map(|(_, state)| state.entries().filter(is_use).count()).sum()
     }
 
     /// Returns the number of the generation of a block that has a window open on this stream.
     /// Looks at every slot.
     pub(crate) fn block_with_window_on(&self, stream: StreamId) -> Option<u64> {
         let is_on = |window: &OpenWindow| window.stream.slot() == stream.slot();
-        let (generation, _) = self.occupied().find(|(_, slot)| slot.windows.iter().any(is_on))?;
+        let (generation, _) = self.occupied().find(|(_, state)| state.windows.iter().any(is_on))?;
         Some(generation)
     }
 
     /// Returns the slots that have a block, and the numbers of their generations.
     fn occupied(&self) -> impl Iterator<Item = (u64, SpinLockGuard<'_, SlotState>)> {
-        self.chunks().flat_map(|chunk| chunk.iter()).filter_map(|numbered| {
+        self.chunks().flat_map(|chunk| chunk.iter()).filter_map(|entry| {
             // The lock of a free slot is left locked.
-            let generation = numbered.get();
-            let slot = if generation & FREE != 0 { None } else { numbered.lock_of(generation) };
-            Some((generation, slot?))
+            let generation = entry.get();
+            let state = if generation & FREE != 0 { None } else { entry.lock_of(generation) };
+            Some((generation, state?))
         })
     }
 
@@ -244,7 +243,7 @@ impl Slots {
     #[inline]
     fn with<T>(&self, block: BlockId, look: impl FnOnce(&mut SlotState) -> T) -> ResourceResult<T> {
         match self.of(block) {
-            Some((_, mut slot)) => Ok(look(&mut slot)),
+            Some((_, mut state)) => Ok(look(&mut state)),
             None => Err(ResourceError::use_after_free(block.generation())),
         }
     }
@@ -262,8 +261,8 @@ impl Slots {
         slot: BlockSlot,
         generation: Generation,
     ) -> Option<(&UseSlot, SpinLockGuard<'_, SlotState>)> {
-        let numbered = self.numbered(slot.to_bits())?;
-        Some((numbered, numbered.lock_of(generation.get())?))
+        let entry = self.entry(slot.to_bits())?;
+        Some((entry, entry.lock_of(generation.get())?))
     }
 
     /// Returns the slot of a block, if that is still the block's, and this owner's.
@@ -273,14 +272,14 @@ impl Slots {
         block: BlockId,
         owner: OwnerNumber,
     ) -> Option<(&UseSlot, SpinLockGuard<'_, SlotState>)> {
-        self.of(block).filter(|(_, slot)| slot.occupant.owner == Some(owner))
+        self.of(block).filter(|(_, state)| state.occupant.owner == Some(owner))
     }
 
     /// Returns the slot with this index, of which the bits count that an index of the table has: a
     /// mark beside them changes nothing, and a block that is not in the table has another
     /// generation than the slot found.
     #[inline(always)]
-    pub(super) fn numbered(&self, index: u32) -> Option<&UseSlot> {
+    pub(super) fn entry(&self, index: u32) -> Option<&UseSlot> {
         let index = index as usize;
         let row = self.rows[index / CHUNK / ROW % ROWS].get()?;
         Some(row[index / CHUNK % ROW].get()?.get(index % CHUNK)?)
@@ -303,14 +302,14 @@ impl Slots {
 
 impl UseSlot {
     fn empty() -> Self {
-        Self { generation: AtomicU64::new(FREE), slot: SpinLock::new_locked(SlotState::empty()) }
+        Self { generation: AtomicU64::new(FREE), state: SpinLock::new_locked(SlotState::empty()) }
     }
 
     /// Locks the slot, if the block of this generation is in it.
     #[inline(always)]
     fn lock_of(&self, generation: u64) -> Option<SpinLockGuard<'_, SlotState>> {
         let is_in = || self.generation.load(Ordering::Acquire) == generation;
-        self.slot.lock_while(is_in).filter(|_| is_in())
+        self.state.lock_while(is_in).filter(|_| is_in())
     }
 
     #[inline]

@@ -8,8 +8,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::AtomicBool;
 
 use super::*;
-use crate::uses::Released;
 use crate::uses::slot_state::Occupant;
+use crate::uses::{FreeSlot, Released};
 
 fn stream(pool: StreamPoolId, slot: usize) -> StreamId {
     StreamId::from_parts(pool, slot, 0).unwrap()

@@ -11,9 +11,10 @@ use dmr_core::{
 };
 use smallvec::SmallVec;
 
+use super::needs::Needs;
 use super::slot_state::WindowEnd;
 use super::slots::Closed;
-use super::{Needs, UseTable, covering};
+use super::{UseTable, covering};
 use crate::holds::Holds;
 use crate::progress::Event;
 use crate::{HomeStream, StreamGuard, StreamPool};
@@ -94,7 +95,7 @@ impl UseTable<'_> {
         while !left.is_empty() {
             let need = |used| {
                 if self.holds_up(stream.slot(), used) {
-                    Self::add_need(used, &mut needs);
+                    needs.add(used);
                 }
             };
             left = match self.slots().open(left, tokens, need) {
@@ -102,7 +103,7 @@ impl UseTable<'_> {
                 Err(error) => return Err(self.refused(left, stream, error)),
             };
         }
-        if needs.is_empty() { Ok(()) } else { self.wait(stream, &needs) }
+        if needs.as_slice().is_empty() { Ok(()) } else { self.wait(stream, &needs) }
     }
 
     /// Returns the error of the first of these uses, for which the slots returned `error`.
@@ -286,25 +287,17 @@ impl UseTable<'_> {
         self.finish(self.prepare(&[BlockUse::new(block, Access::ReadWrite)], stream)?)
     }
 
-    /// Adds a use to wait for: of each stream the latest is enough.
-    pub(super) fn add_need(used: UseId, needs: &mut Needs) {
-        match needs.iter_mut().find(|known| known.slot() == used.slot()) {
-            Some(known) => *known = used.max(*known),
-            None => needs.push(used),
-        }
-    }
-
     /// Queues the waits on `stream`, except for those that other waits cover.
     pub(super) fn wait(&self, stream: &StreamGuard<'_>, needs: &Needs) -> ResourceResult<()> {
         let progress = self.pool.progress();
-        if let [used] = **needs {
+        if let [used] = *needs.as_slice() {
             return match progress.event_for(self.pool, used)? {
                 Some(event) => progress.make_wait(stream, &event),
                 None => Ok(()),
             };
         }
         let mut events: SmallVec<[Event; 8]> = SmallVec::new();
-        for used in needs {
+        for used in needs.as_slice() {
             events.extend(progress.event_for(self.pool, *used)?);
         }
         let covers = |by: usize, of: usize| events[by].covers(events[of].slot(), events[of].seq());

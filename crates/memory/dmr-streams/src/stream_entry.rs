@@ -12,7 +12,7 @@ use crate::holds::Holds;
 pub(crate) const PERMANENT: u32 = 0;
 
 /// One stream of a pool. Read without a lock.
-pub(crate) struct StreamSlot {
+pub(crate) struct StreamEntry {
     stream: StreamCell,
     /// The number of the current lease, or [`permanent`](Self::permanent).
     lease: AtomicU32,
@@ -32,7 +32,7 @@ pub(crate) struct PoolStream {
 
 /// The lease of a slot. Changed under the pool's lock.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct SlotLease {
+pub(crate) struct LeaseState {
     /// The slot is leased, or its stream is being created.
     pub(crate) is_taken: bool,
     /// The number of the latest lease.
@@ -53,7 +53,7 @@ pub(crate) struct LeaseNumbers {
     pub(crate) lease: u32,
 }
 
-impl StreamSlot {
+impl StreamEntry {
     /// Makes a slot for a stream of the pool.
     pub(crate) fn for_own() -> Self {
         Self::new(None)
@@ -170,7 +170,7 @@ impl StreamSlot {
 
     /// Returns the adopted stream, if there is one that is not retired. The caller has locked the
     /// leases.
-    pub(crate) fn adopted<'a>(&'a self, _: &'a [SlotLease]) -> Option<&'a Arc<CudaStream>> {
+    pub(crate) fn adopted<'a>(&'a self, _: &'a [LeaseState]) -> Option<&'a Arc<CudaStream>> {
         self.holds.as_ref()?;
         // SAFETY: `begin_stream` and `end_stream` replace it under the lock, which is held during
         // the borrow.
@@ -178,7 +178,7 @@ impl StreamSlot {
     }
 
     /// Returns whether the slot has the stream of this handle. The caller has locked the leases.
-    pub(crate) fn has_handle(&self, handle: usize, leases: &[SlotLease]) -> bool {
+    pub(crate) fn has_handle(&self, handle: usize, leases: &[LeaseState]) -> bool {
         let stream = self.own().map(|own| &own.stream).or_else(|| self.adopted(leases));
         stream.is_some_and(|stream| stream.cu_stream() as usize == handle)
     }
@@ -187,7 +187,7 @@ impl StreamSlot {
     /// slot from here on. The caller has locked the leases, and has taken the slot.
     pub(crate) fn begin_stream(
         &self,
-        _: &mut [SlotLease],
+        _: &mut [LeaseState],
         stream: Arc<CudaStream>,
         numbers: LeaseNumbers,
     ) {
@@ -201,7 +201,7 @@ impl StreamSlot {
     }
 
     /// Removes the adopted stream of a slot that is retired. The caller has locked the leases.
-    pub(crate) fn end_stream(&self, _: &mut [SlotLease]) {
+    pub(crate) fn end_stream(&self, _: &mut [LeaseState]) {
         if self.holds.as_ref().is_some_and(Holds::is_retired) {
             // SAFETY: as in `begin_stream`.
             drop(unsafe { self.stream.replace(None) });
