@@ -1,10 +1,10 @@
-//! Slices of cudarc as blocks of stream-ordered GPU memory, and the work of cudarc's wrappers in the
-//! order of a launch.
+//! Slices of cudarc as blocks of stream-ordered GPU memory, and the work of cudarc's wrappers in
+//! the order of a launch.
 //!
-//! A slice of cudarc has two events, of its last read and of its last write, and frees itself on its
-//! own stream. A block has a ledger of all uses. [`CudaSlices`] converts one into the other: what
-//! cudarc has recorded is waited for when a slice is adopted, and the slice's stream waits for the
-//! ledger when it is given back or freed.
+//! A slice of cudarc has two events, of its last read and of its last write, and frees itself on
+//! its own stream. A block has a ledger of all uses. [`CudaSlices`] converts one into the other:
+//! what cudarc has recorded is waited for when a slice is adopted, and the slice's stream waits for
+//! the ledger when it is given back or freed.
 //!
 //! | module | what it contains |
 //! | --- | --- |

@@ -1,4 +1,9 @@
 //! The stream pool: a fixed number of streams of one device, named by ids.
+//!
+//! An id is the index of a stream's entry and the number of a lease. So a call finds its stream
+//! without a lock, by an index and one comparison, and an id whose lease was returned is refused
+//! instead of naming the next user's stream. Everything that is known of a stream is found by the
+//! same index: its timeline, its free use slots, its lease.
 
 use std::fmt;
 use std::sync::Arc;

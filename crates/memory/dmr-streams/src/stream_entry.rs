@@ -1,4 +1,4 @@
-//! One slot of a stream pool: its stream, which calls read without a lock, and its lease.
+//! One entry of a stream pool: its stream, which calls read without a lock, and its lease.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +19,7 @@ pub(crate) struct StreamEntry {
     /// The lease number of ids that need no lease: [`PERMANENT`], and another number for each
     /// stream that is adopted.
     permanent: AtomicU32,
-    /// `Some` in a slot for adopted streams: counts the calls and windows that delay the retirement
+    /// `Some` in an entry for adopted streams: counts the calls and windows that delay the retirement
     /// of its stream. It is retired where there is no stream.
     holds: Option<Holds>,
 }
@@ -30,10 +30,10 @@ pub(crate) struct PoolStream {
     pub(crate) priority: i32,
 }
 
-/// The lease of a slot. Changed under the pool's lock.
+/// The lease of an entry. Changed under the pool's lock.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct LeaseState {
-    /// The slot is leased, or its stream is being created.
+    /// The entry is leased, or its stream is being created.
     pub(crate) is_taken: bool,
     /// The number of the latest lease.
     pub(crate) last_number: u32,
@@ -54,12 +54,12 @@ pub(crate) struct LeaseNumbers {
 }
 
 impl StreamEntry {
-    /// Makes a slot for a stream of the pool.
+    /// Makes an entry for a stream of the pool.
     pub(crate) fn for_own() -> Self {
         Self::new(None)
     }
 
-    /// Makes a slot for streams of other owners.
+    /// Makes an entry for streams of other owners.
     pub(crate) fn for_adopted() -> Self {
         Self::new(Some(Holds::retired()))
     }
@@ -81,7 +81,7 @@ impl StreamEntry {
         lease == self.lease.load(Ordering::Acquire) || lease == self.permanent()
     }
 
-    /// Returns whether ids of this lease number name the stream of the pool that is in this slot.
+    /// Returns whether ids of this lease number name the stream of the pool that is in this entry.
     #[inline]
     pub(crate) fn admits_own(&self, lease: u32) -> bool {
         lease == PERMANENT || self.lease.load(Ordering::Acquire) == lease
@@ -93,7 +93,7 @@ impl StreamEntry {
         self.permanent.load(Ordering::Acquire)
     }
 
-    /// Returns whether the slot is leased.
+    /// Returns whether the entry is leased.
     pub(crate) fn is_leased(&self) -> bool {
         self.lease.load(Ordering::Relaxed) != self.permanent.load(Ordering::Relaxed)
     }
@@ -108,7 +108,7 @@ impl StreamEntry {
         self.set_lease(self.permanent());
     }
 
-    /// Returns the calls and windows that hold the stream, in a slot for adopted streams.
+    /// Returns the calls and windows that hold the stream, in an entry for adopted streams.
     #[inline]
     pub(crate) fn holds(&self) -> Option<&Holds> {
         self.holds.as_ref()
@@ -129,7 +129,7 @@ impl StreamEntry {
         is_same
     }
 
-    /// Returns whether the slot has a stream that calls can use.
+    /// Returns whether the entry has a stream that calls can use.
     #[inline]
     pub(crate) fn is_live(&self) -> bool {
         match &self.holds {
@@ -138,29 +138,29 @@ impl StreamEntry {
         }
     }
 
-    /// Returns the pool's own stream; `None` before it was made, and in a slot for adopted streams.
+    /// Returns the pool's own stream; `None` before it was made, and in an entry for adopted streams.
     #[inline]
     pub(crate) fn own(&self) -> Option<&PoolStream> {
         match &self.holds {
             Some(_) => None,
-            // SAFETY: only the stream of a slot with holds is replaced.
+            // SAFETY: only the stream of an entry with holds is replaced.
             None => unsafe { self.stream.get() },
         }
     }
 
     /// Sets the pool's own stream, unless another thread has set one; returns the stream of the
-    /// slot.
+    /// entry.
     pub(crate) fn set_own(&self, created: PoolStream) -> &PoolStream {
         debug_assert!(self.holds.is_none());
         // SAFETY: as in `own`.
         unsafe { self.stream.get_or_init(created) }
     }
 
-    /// Returns the stream of a slot that a call has entered.
+    /// Returns the stream of an entry that a call has entered.
     ///
     /// # Safety
     ///
-    /// The slot has a stream, and keeps it during the borrow: it is the pool's own, or one that the
+    /// The entry has a stream, and keeps it during the borrow: it is the pool's own, or one that the
     /// caller holds.
     #[inline]
     pub(crate) unsafe fn entered(&self) -> &PoolStream {
@@ -177,14 +177,14 @@ impl StreamEntry {
         Some(&unsafe { self.stream.get() }?.stream)
     }
 
-    /// Returns whether the slot has the stream of this handle. The caller has locked the leases.
+    /// Returns whether the entry has the stream of this handle. The caller has locked the leases.
     pub(crate) fn has_handle(&self, handle: usize, leases: &[LeaseState]) -> bool {
         let stream = self.own().map(|own| &own.stream).or_else(|| self.adopted(leases));
         stream.is_some_and(|stream| stream.cu_stream() as usize == handle)
     }
 
     /// Begins the time of an adopted stream, with its first lease: calls with its ids enter the
-    /// slot from here on. The caller has locked the leases, and has taken the slot.
+    /// entry from here on. The caller has locked the leases, and has taken the entry.
     pub(crate) fn begin_stream(
         &self,
         _: &mut [LeaseState],
@@ -192,7 +192,7 @@ impl StreamEntry {
         numbers: LeaseNumbers,
     ) {
         let Some(holds) = self.holds.as_ref().filter(|holds| holds.is_retired()) else { return };
-        // SAFETY: no call has entered the slot, because it is retired, and no thread reads under
+        // SAFETY: no call has entered the entry, because it is retired, and no thread reads under
         // the lock.
         drop(unsafe { self.stream.replace(Some(PoolStream { stream, priority: 0 })) });
         self.permanent.store(numbers.permanent, Ordering::Release);
@@ -200,7 +200,7 @@ impl StreamEntry {
         holds.reopen();
     }
 
-    /// Removes the adopted stream of a slot that is retired. The caller has locked the leases.
+    /// Removes the adopted stream of an entry that is retired. The caller has locked the leases.
     pub(crate) fn end_stream(&self, _: &mut [LeaseState]) {
         if self.holds.as_ref().is_some_and(Holds::is_retired) {
             // SAFETY: as in `begin_stream`.
@@ -209,7 +209,7 @@ impl StreamEntry {
     }
 }
 
-/// The stream of a slot: set once, or replaced while nothing reads it.
+/// The stream of an entry: set once, or replaced while nothing reads it.
 #[derive(Default)]
 struct StreamCell(UnsafeCell<OnceLock<PoolStream>>);
 

@@ -1,4 +1,8 @@
 //! Use tracking for a resource that has none.
+//!
+//! The blocks are upstream's, with a slot of this stream pool's use table in place of upstream's
+//! slot, which is the payload. A block goes back upstream only when that frees it in the right
+//! order by itself: its uses are ordered before the home stream's next work, or done.
 
 mod frees;
 mod handed_over;

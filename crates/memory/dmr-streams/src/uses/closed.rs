@@ -1,4 +1,5 @@
-//! Retired blocks whose last window has closed: the thread that closes it passes them to their owner.
+//! Retired blocks whose last window has closed: the thread that closes it passes them to their
+//! owner.
 //!
 //! A thread that closes a window cannot free the memory: it belongs to another resource, which may
 //! be in the middle of a call. So it only adds the block to a queue of the owner, whose next call

@@ -1,5 +1,9 @@
 //! The slots of the use table, found by index.
 //!
+//! A slot is locked by a spinlock, only while its block is in it: the lock of a free slot is left
+//! locked, so a look-up with a stale id spins on nothing and finds that the generation has changed.
+//! The holder of the free slot occupies it without an atomic exchange.
+//!
 //! Makes no driver call, so that it can be model-checked.
 
 use std::sync::OnceLock;
