@@ -67,8 +67,8 @@ impl Heap {
         self.reserved * UNIT as u64
     }
 
-    /// Allocates a chunk of `units`, a size that [`round_up`](crate::bins::round_up) returned. A segment that is not cut
-    /// serves requests of at least half its size.
+    /// Allocates a chunk of `units`, a size that [`round_up`](crate::bins::round_up) returned. A
+    /// segment that is not cut serves requests of at least half its size.
     pub(crate) fn allocate(&mut self, units: u32) -> Option<AllocatedChunk> {
         if units > LARGEST_CUT {
             let fits = |id: &u32| self.chunks[*id as usize].units / 2 <= units;

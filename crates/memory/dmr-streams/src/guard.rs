@@ -222,8 +222,9 @@ impl<'p> StreamGuard<'p> {
         in_relaxed_mode(|| self.call(call))?
     }
 
-    /// Records an event on the stream. If that captures a graph, the event orders nothing outside of
-    /// the graph, and adds no node to it: call [`refuse_capture`](Self::refuse_capture) afterwards.
+    /// Records an event on the stream. If that captures a graph, the event orders nothing outside
+    /// of the graph, and adds no node to it: call [`refuse_capture`](Self::refuse_capture)
+    /// afterwards.
     ///
     /// # Errors
     ///

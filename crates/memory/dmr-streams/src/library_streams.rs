@@ -26,8 +26,8 @@ impl StreamPool {
     ///
     /// # Errors
     ///
-    /// [`Driver`](dmr_core::ResourceError::Driver) if it cannot be created, or if the pool had one stream so
-    /// far and no event can be recorded there.
+    /// [`Driver`](dmr_core::ResourceError::Driver) if it cannot be created, or if the pool had one
+    /// stream so far and no event can be recorded there.
     pub(crate) fn library_stream(&self, home: usize) -> ResourceResult<StreamGuard<'_>> {
         self.library_stream_at(1 + home % (LIBRARY_STREAMS - 1))
     }

@@ -19,8 +19,8 @@ pub(crate) struct StreamEntry {
     /// The lease number of ids that need no lease: [`PERMANENT`], and another number for each
     /// stream that is adopted.
     permanent: AtomicU32,
-    /// `Some` in an entry for adopted streams: counts the calls and windows that delay the retirement
-    /// of its stream. It is retired where there is no stream.
+    /// `Some` in an entry for adopted streams: counts the calls and windows that delay the
+    /// retirement of its stream. It is retired where there is no stream.
     holds: Option<Holds>,
 }
 
@@ -138,7 +138,8 @@ impl StreamEntry {
         }
     }
 
-    /// Returns the pool's own stream; `None` before it was made, and in an entry for adopted streams.
+    /// Returns the pool's own stream; `None` before it was made, and in an entry for adopted
+    /// streams.
     #[inline]
     pub(crate) fn own(&self) -> Option<&PoolStream> {
         match &self.holds {
@@ -160,8 +161,8 @@ impl StreamEntry {
     ///
     /// # Safety
     ///
-    /// The entry has a stream, and keeps it during the borrow: it is the pool's own, or one that the
-    /// caller holds.
+    /// The entry has a stream, and keeps it during the borrow: it is the pool's own, or one that
+    /// the caller holds.
     #[inline]
     pub(crate) unsafe fn entered(&self) -> &PoolStream {
         // SAFETY: the caller's obligations.

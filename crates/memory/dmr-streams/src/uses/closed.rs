@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, Weak};
 
 use dmr_core::sync::lock;
 
-/// The number of a [`BlockOwner`](crate::BlockOwner), as it stands in the slots of its blocks. Unique in the process.
+/// The number of a [`BlockOwner`](crate::BlockOwner), as it stands in the slots of its blocks.
+/// Unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct OwnerNumber(NonZeroU64);
 

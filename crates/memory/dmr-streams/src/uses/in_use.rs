@@ -60,8 +60,8 @@ impl<T> BlocksInUse<T> {
         }
     }
 
-    /// Adds a block that was [`InUse`](super::Released::InUse). Call [`drain_closed`](Self::drain_closed) then:
-    /// the last window may have closed meanwhile.
+    /// Adds a block that was [`InUse`](super::Released::InUse). Call
+    /// [`drain_closed`](Self::drain_closed) then: the last window may have closed meanwhile.
     pub fn insert(&self, block: BlockId, value: T) {
         let mut blocks = lock(&self.blocks);
         self.len.fetch_add(1, Ordering::SeqCst);
