@@ -31,7 +31,7 @@ pub struct PinnedPool<'p> {
     pub(crate) streams: &'p StreamPool,
 }
 
-/// What a stream pool owns of its pinned memory.
+/// The part of the pinned memory that its stream pool owns: all of its state.
 pub(crate) struct Pool {
     owner: BlockOwner,
     /// Never locked across a driver call.

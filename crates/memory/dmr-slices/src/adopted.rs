@@ -27,7 +27,7 @@ pub(crate) struct AdoptedSlices<'p> {
     streams: &'p StreamPool,
 }
 
-/// What a stream pool owns of its adopted slices.
+/// The part of the adopted slices that their stream pool owns: all of their state.
 pub(crate) struct Adopted {
     owner: BlockOwner,
     /// Blocks that were deallocated in an open window.

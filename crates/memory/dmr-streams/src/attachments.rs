@@ -1,4 +1,4 @@
-//! What crates above this one keep for a stream pool, such as its pinned memory.
+//! Values that crates above this one keep for a stream pool, such as its pinned memory.
 //!
 //! Such a value is one for each pool, lives as long as the pool, and is ended while the pool can
 //! still be used. Only the pool itself can promise that; it need not know what the value is.

@@ -1,5 +1,5 @@
-//! What a launch declares to the simulated driver, which compares it with the accesses that it
-//! sees.
+//! The declarations of launches to the simulated driver, which compares them with the accesses that
+//! it sees.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

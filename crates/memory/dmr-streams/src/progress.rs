@@ -1,4 +1,4 @@
-//! What is known of the work of a pool's streams: what each has done, and waited for.
+//! The known progress of a pool's streams: the work that each has done, and has waited for.
 //!
 //! Makes no driver call; `recording` beside it records events and makes streams wait for them.
 
