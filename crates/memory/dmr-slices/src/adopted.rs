@@ -21,7 +21,7 @@ use dmr_streams::{Attachment, BlockOwner, Device, StreamGuard, StreamPool};
 use crate::memory::SliceMemory;
 use crate::slice::{checked, slice_at};
 
-/// The adopted slices of a stream pool: one set for each, as [`Adopted`] its attachment.
+/// The adopted slices of a stream pool, whose attachment [`Adopted`] has them.
 #[derive(Clone, Copy)]
 pub(crate) struct AdoptedSlices<'p> {
     streams: &'p StreamPool,

@@ -13,7 +13,7 @@ use dmr_streams::Device;
 ///
 /// # Errors
 ///
-/// [`Driver`](ResourceError::Driver).
+/// [`Driver`](dmr_core::ResourceError::Driver).
 ///
 /// # Safety
 ///
@@ -50,7 +50,7 @@ pub unsafe fn slice_at<T>(
 ///
 /// # Errors
 ///
-/// [`Driver`](ResourceError::Driver).
+/// [`Driver`](dmr_core::ResourceError::Driver).
 pub fn empty_slice<T>(device: &Device, stream: &Arc<CudaStream>) -> ResourceResult<CudaSlice<T>> {
     let context = stream.context();
     // cudarc would return an error that an earlier call has left behind.
@@ -64,7 +64,7 @@ pub fn empty_slice<T>(device: &Device, stream: &Arc<CudaStream>) -> ResourceResu
 ///
 /// # Errors
 ///
-/// [`Driver`](ResourceError::Driver).
+/// [`Driver`](dmr_core::ResourceError::Driver).
 pub fn record_write<T>(
     device: &Device,
     slice: &mut CudaSlice<T>,
