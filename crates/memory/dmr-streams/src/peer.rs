@@ -184,11 +184,12 @@ fn devices() -> MutexGuard<'static, Vec<(StreamPoolId, usize)>> {
 
 impl StreamPool {
     /// Adds the pool to those whose device messages can name.
-    pub(crate) fn name_device(&self) {
+    pub(crate) fn register_device(&self) {
         devices().push((self.id(), self.device().ordinal()));
     }
 
-    pub(crate) fn forget_device(&self) {
+    /// Removes the pool from them, when its last owner is dropped.
+    pub(crate) fn unregister_device(&self) {
         if !self.device().is_forked() {
             devices().retain(|(pool, _)| *pool != self.id());
         }

@@ -103,7 +103,7 @@ impl StreamPool {
             attachments: LeakedInChild::default(),
         };
         pool.create(0, config.priority)?;
-        pool.name_device();
+        pool.register_device();
         Ok(Arc::new(pool))
     }
 
@@ -283,7 +283,7 @@ impl StreamPool {
 impl Drop for StreamPool {
     fn drop(&mut self) {
         self.end_attachments();
-        self.forget_device();
+        self.unregister_device();
     }
 }
 
