@@ -1,10 +1,10 @@
 //! Page-locked host memory: pooled, tracked in the use table, and allocated again when its uses are
 //! done.
 //!
-//! Locking memory is slow, and may wait for the device, so the driver locks it in segments that the
-//! pool cuts into blocks. A block is freed by the host's clock, not by the order of streams: the
-//! host writes pinned memory, and no stream waits for that. So what was dropped stays *retired*
-//! until the device is known to be done with it.
+//! Locking memory is slow and may wait for the device, so the driver locks it in segments, which
+//! the pool cuts into blocks. The order of streams does not suffice for allocating a block again,
+//! as it does for device memory: the next access is the host's. So memory that was dropped stays
+//! *retired* until the device is known to be done with it.
 //!
 //! Each stream pool has one such pool, as its [`Attachment`](dmr_streams::Attachment).
 //!
