@@ -140,8 +140,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                     stats.largest_free = stats.largest_free.max(bytes);
                     let line = &mut by_size[bytes.ilog2() as usize];
                     line.from = 1 << bytes.ilog2();
-                    line.chunks = line.chunks + 1;
-                    line.bytes = line.bytes + bytes;
+                    line.chunks += 1;
+                    line.bytes += bytes;
                 }
             });
         }

@@ -58,7 +58,7 @@ impl Expected {
 pub(super) fn usage_is_exact_through_a_random_sequence(s: &Subject<'_>) -> Outcome {
     let mut numbers = Numbers::seeded(6);
     let mut blocks: Vec<DeviceBlock> = Vec::new();
-    let mut expected: _ = Expected::default();
+    let mut expected = Expected::default();
     for _ in 0..96 {
         match numbers.below(16) {
             0 => {

@@ -22,9 +22,10 @@ const KEPT: usize = 128;
 ///
 /// Each range keeps these invariants for each of its bytes:
 ///
-/// > Every finished write of the byte is a write in the range, or ordered before one, or known to
-/// be done. > Every finished read is a read or a write in the range, or ordered before one, or
-/// known to be done.
+/// - every finished write of the byte is a write in the range, or ordered before one, or known to
+///   be done;
+/// - every finished read is a read or a write in the range, or ordered before one, or known to be
+///   done.
 ///
 /// They are those of a [`Ledger`], except that a read in a range need not be ordered after the
 /// writes there: a range can have writes of several streams. So a use waits for the writes although

@@ -181,7 +181,7 @@ impl State {
                 if units > most || tries == TRIES {
                     return None;
                 }
-                tries = tries + 1;
+                tries += 1;
                 larger = Some(units + 1);
                 let is_accepted = |pending: &Pending<ChunkId>| predicate(&pending.after, since);
                 if self.pending.get(entry).is_some_and(is_accepted) {

@@ -58,7 +58,7 @@ fn check(heap: &Heap, segments: &BTreeMap<u64, (u32, ChunkId)>, acquired: &[Acqu
             free += if is_free { u64::from(length) } else { 0 };
             address = address + u64::from(length) * UNIT;
             last_free = is_free;
-            at = at + 1;
+            at += 1;
         }
         assert_eq!(address, start + u64::from(units) * UNIT, "a chunk crosses its span's end");
     }
