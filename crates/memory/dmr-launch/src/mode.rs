@@ -1,4 +1,4 @@
-//! What a launch does with memory whose uses are not tracked.
+//! The treatment of memory whose uses are not tracked.
 
 /// The treatment of memory whose uses are not tracked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

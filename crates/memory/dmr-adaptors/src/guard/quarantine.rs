@@ -65,7 +65,7 @@ impl Quarantine {
     }
 }
 
-/// What a sweep did.
+/// The outcome of a sweep.
 pub(super) struct Swept {
     /// The bytes that upstream has freed by now of the blocks that left.
     pub(super) freed: u64,

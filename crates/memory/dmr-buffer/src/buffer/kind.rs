@@ -18,7 +18,7 @@ pub trait BufferKind: Send + Sync + Sized {
     /// The most bytes of a buffer. A resource may have less.
     const MAX_BYTES: usize;
 
-    /// What owns the bytes of one buffer.
+    /// The owner of the bytes of one buffer.
     type Memory: ViewedMemory;
 
     /// Allocates memory of at least `bytes` bytes.
