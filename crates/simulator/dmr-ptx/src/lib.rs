@@ -65,38 +65,34 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | module | what it holds |
+//! The parts are crates of their own, and this one re-exports what users need of them:
+//!
+//! | crate | what it holds |
 //! | --- | --- |
-//! | `types` | the scalar types of PTX, and the 32 lanes of a warp's register |
-//! | `syntax` | text into a module: declarations and instructions with their places in the text |
-//! | `fatbin` | module images: PTX text, alone or in a fat binary |
-//! | `arith` | arithmetic, conversion and bit instructions, on the lanes of registers |
-//! | `lanes` | instructions between the lanes of a warp: shuffles, votes, matrix products |
-//! | `tensor_map` | the maps of tensors that tensor copies read |
-//! | `mbarrier` | the barrier objects of shared memory, as functions on their bits |
-//! | `races` | the accesses of a launch to global memory, and those that race |
-//! | `exec` | a module into a program, and the execution of a launch: warps, memory, barriers, calls |
+//! | `dmr-ptx-syntax` | text into a module, linking, fat binaries |
+//! | `dmr-ptx-arith` | arithmetic on the lanes of a warp; shuffles, votes, matrix products |
+//! | `dmr-ptx-exec` | a module into a program, and the execution of a launch: warps, memory, barriers, calls, races |
 
 #![forbid(unsafe_code)]
 
-mod arith;
-mod exec;
-pub mod fatbin;
-mod hash;
-mod lanes;
-mod mbarrier;
-mod races;
-pub mod syntax;
-mod tensor_map;
-mod types;
-
-pub use exec::{
+#[doc(inline)]
+pub use dmr_ptx_exec::{
     Access, AccessError, AccessKind, CallLine, Checks, Fault, FaultKind, Finished, Global,
     GlobalMemory, InitialBytes, Kernel, Launch, Limits, LoadError, Param, Place, Program,
-    Relocation, Scope, SourceLine, SpaceName, Thread,
+    Relocation, Scope, SourceLine, SpaceName, Swizzle, TENSOR_MAP_BYTES, TensorDimension,
+    TensorElement, TensorMap, Thread,
 };
-pub use tensor_map::{Swizzle, TENSOR_MAP_BYTES, TensorDimension, TensorElement, TensorMap};
-pub use types::Type;
+#[doc(inline)]
+pub use dmr_ptx_syntax::{Type, fatbin};
+
+pub mod syntax {
+    //! PTX text into a module: declarations and instructions with their places in the text.
+
+    #[doc(inline)]
+    pub use dmr_ptx_syntax::module::*;
+    #[doc(inline)]
+    pub use dmr_ptx_syntax::{LinkError, ParseError, SpecialRegister, link, parse};
+}
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

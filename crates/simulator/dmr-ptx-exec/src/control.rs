@@ -1,0 +1,362 @@
+//! Branches, calls, returns and exits.
+
+use dmr_ptx_arith::{Lanes, Mask, WARP};
+
+use super::block::{BARRIERS, Common};
+use super::code::{Barrier, BarrierKind, Op, Source, Value};
+use super::core::{Core, Flow, Stop, wait};
+use super::fault::{FaultKind, SpaceName};
+use super::global::AccessKind;
+use super::memory::{Reach, unwritten};
+use super::program::{Actual, Call, Formal, Target};
+use super::registers::{number, predicate_mask};
+use super::space::{FUNCTION_STRIDE, FUNCTIONS, Run, is_same, lanes_of};
+use super::transfer::extend;
+use super::undefined::{Undefined, undefine};
+use super::warp::{Fragment, Frame, State, Warp};
+
+/// The maximum number of registers of a warp, in all functions that it is in.
+const MOST_REGISTERS: u32 = 1 << 18;
+
+impl Core<'_> {
+    pub(super) fn control(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &mut Fragment,
+        op: &Op,
+        mask: Mask,
+    ) -> Result<Flow, Box<Stop>> {
+        if let Op::Branch { target } = *op {
+            if mask == fragment.mask {
+                fragment.pc = target;
+                return Ok(Flow::Jump);
+            }
+            let taken = fragment.split(mask, target);
+            warp.fragments.push(taken);
+            fragment.pc += 1;
+            return Ok(Flow::Choose);
+        }
+        // The lanes whose predicate is false go on; the rest of this function is about those of
+        // `mask`.
+        let parted = mask != fragment.mask;
+        if parted {
+            let others = fragment.split(fragment.mask & !mask, fragment.pc + 1);
+            warp.fragments.push(others);
+        }
+        match *op {
+            Op::BranchIndex { index, table } => self.branch_index(warp, fragment, index, table),
+            Op::Call(call) => {
+                let code = self.code;
+                let Some(call_step) = code.calls.get(call as usize) else { return Ok(Flow::Next) };
+                let flow = self.call(common, warp, fragment, call, call_step)?;
+                Ok(if parted { after_split(fragment, flow) } else { flow })
+            }
+            Op::Return if !fragment.stack.is_empty() => {
+                self.return_from(warp, fragment);
+                Ok(Flow::Choose)
+            }
+            _ => {
+                if matches!(op, Op::Return) && !parted && self.checks.divergence {
+                    self.check_left_out(warp, fragment)?;
+                }
+                warp.live &= !fragment.mask;
+                warp.undefined.clear(0, fragment.mask);
+                fragment.mask = 0;
+                Ok(Flow::Choose)
+            }
+        }
+    }
+
+    /// Refuses the end of lanes at an instruction behind a barrier at which others of their warp
+    /// wait. Lanes that ended elsewhere have exited early, and a barrier does not wait for these.
+    fn check_left_out(&self, warp: &Warp, fragment: &Fragment) -> Result<(), Box<Stop>> {
+        let waits = |other: &Fragment| match &other.state {
+            State::Barrier { barrier, .. } => {
+                let is_whole = barrier.aligned && barrier.threads.is_none();
+                is_whole && self.code.leads(other.pc, fragment.pc)
+            }
+            _ => false,
+        };
+        if !warp.fragments.iter().any(waits) {
+            return Ok(());
+        }
+        let message = "the thread ends, and others of its warp wait at a barrier that it left out";
+        let lane = fragment.mask.trailing_zeros() as usize % WARP;
+        Err(Stop::new(FaultKind::DivergentBarrier(message.to_owned()), lane))
+    }
+
+    /// Branches to the label of a table that each lane's index selects.
+    fn branch_index(
+        &self,
+        warp: &mut Warp,
+        fragment: &mut Fragment,
+        index: Value,
+        table: u32,
+    ) -> Result<Flow, Box<Stop>> {
+        let indices = *self.value(warp, fragment.base, index);
+        let targets = self.code.tables.get(table as usize).map_or(&[][..], Vec::as_slice);
+        let mut rest = fragment.mask;
+        while rest != 0 {
+            let first = rest.trailing_zeros() as usize;
+            let index = indices[first] & 0xffff_ffff;
+            let Some(&target) = targets.get(index as usize) else {
+                let message =
+                    format!("`brx.idx` with index {index}: the list has {} targets", targets.len());
+                return Err(Stop::new(FaultKind::Invalid(message), first));
+            };
+            let same = lanes_of(rest).filter(|&lane| indices[lane] & 0xffff_ffff == index);
+            let mask = same.fold(0, |mask: Mask, lane| mask | 1 << lane);
+            rest &= !mask;
+            if mask == fragment.mask {
+                fragment.pc = target;
+            } else {
+                warp.fragments.push(fragment.split(mask, target));
+            }
+        }
+        Ok(Flow::Choose)
+    }
+
+    fn call(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &mut Fragment,
+        number: u32,
+        call: &Call,
+    ) -> Result<Flow, Box<Stop>> {
+        let function = match call.target {
+            Target::Function(function) => function,
+            Target::Builtin(builtin) => return self.builtin(common, warp, fragment, builtin, call),
+            Target::Indirect(value) => {
+                let undefined = warp.undefined.get(fragment.base, value);
+                self.require(undefined, fragment.mask, "the target of a call")?;
+                let targets = *self.value(warp, fragment.base, value);
+                let first = fragment.mask.trailing_zeros() as usize % WARP;
+                if !is_same(fragment.mask, &targets) {
+                    let others =
+                        lanes_of(fragment.mask).filter(|&lane| targets[lane] != targets[first]);
+                    let others = others.fold(0, |mask: Mask, lane| mask | 1 << lane);
+                    let pc = fragment.pc;
+                    warp.fragments.push(fragment.split(others, pc));
+                }
+                let index = targets[first].wrapping_sub(FUNCTIONS) / FUNCTION_STRIDE;
+                match u32::try_from(index) {
+                    Ok(index) if targets[first].is_multiple_of(FUNCTION_STRIDE) => index,
+                    _ => return Err(self.no_function(targets[first], first)),
+                }
+            }
+        };
+        let lane = fragment.mask.trailing_zeros() as usize;
+        let code = self.code;
+        let Some(callee) =
+            code.functions.get(function as usize).filter(|callee| callee.is_callable)
+        else {
+            return Err(self.no_function(FUNCTIONS + u64::from(function) * FUNCTION_STRIDE, lane));
+        };
+        if fragment.stack.len() >= self.limits.call_depth as usize {
+            let message = format!("calls are deeper than {}", self.limits.call_depth);
+            return Err(Stop::new(FaultKind::StackOverflow(message), lane));
+        }
+        let base = fragment.base + call.registers;
+        let local = u64::from(fragment.local) + call.frame_bytes;
+        if local + callee.frame_bytes > u64::from(self.limits.local_bytes) {
+            let message = format!("more than {} bytes of local memory", self.limits.local_bytes);
+            return Err(Stop::new(FaultKind::StackOverflow(message), lane));
+        }
+        if base + callee.registers > MOST_REGISTERS {
+            let message = format!("more than {MOST_REGISTERS} registers in all calls");
+            return Err(Stop::new(FaultKind::StackOverflow(message), lane));
+        }
+        let registers = (base + callee.registers) as usize;
+        warp.registers.reserve(registers);
+        let local = local as u32;
+        warp.local.reserve(local as usize + callee.frame_bytes as usize);
+        warp.local.forget(fragment.mask, local as usize, callee.frame_bytes as usize);
+        for (actual, formal) in call.arguments.iter().zip(&callee.formals) {
+            self.pass(
+                warp,
+                fragment.mask,
+                (fragment.base, fragment.local, actual),
+                (base, local, &formal.as_actual()),
+            );
+        }
+        let frame = Frame {
+            call: number,
+            function,
+            pc: fragment.pc + 1,
+            base: fragment.base,
+            local: fragment.local,
+            local_end: fragment.local_end,
+        };
+        fragment.stack.push(frame);
+        fragment.base = base;
+        fragment.local = local;
+        fragment.pc = callee.entry;
+        fragment.local_end = local + callee.frame_bytes as u32;
+        Ok(Flow::Choose)
+    }
+
+    fn no_function(&self, address: u64, lane: usize) -> Box<Stop> {
+        Stop::new(FaultKind::Invalid(format!("a call to {address:#x}, which is no function")), lane)
+    }
+
+    fn return_from(&self, warp: &mut Warp, fragment: &mut Fragment) {
+        let Some(frame) = fragment.stack.pop() else { return };
+        let code = self.code;
+        if let (Some(call), Some(callee)) =
+            (code.calls.get(frame.call as usize), code.functions.get(frame.function as usize))
+        {
+            for (formal, actual) in callee.returns.iter().zip(&call.returns) {
+                let from = (fragment.base, fragment.local, &Formal::as_actual(formal));
+                self.pass(warp, fragment.mask, from, (frame.base, frame.local, actual));
+            }
+        }
+        warp.undefined.clear(fragment.base, fragment.mask);
+        fragment.base = frame.base;
+        fragment.local = frame.local;
+        fragment.pc = frame.pc;
+        fragment.local_end = frame.local_end;
+    }
+
+    /// Copies an argument or return value: from and to a register or a variable of the frame.
+    fn pass(
+        &self,
+        warp: &mut Warp,
+        mask: Mask,
+        from: (u32, u32, &Actual),
+        to: (u32, u32, &Actual),
+    ) {
+        let (from_base, from_local, from) = from;
+        let (to_base, to_local, to) = to;
+        match (*from, *to) {
+            (Actual::Value { value, .. }, Actual::Value { value: dst, .. }) => {
+                let lanes = *self.value(warp, from_base, value);
+                if let Source::Register(dst) = dst.source() {
+                    if !warp.undefined.is_empty() {
+                        let undefined = warp.undefined.get(from_base, value).clone();
+                        warp.undefined.set(number(to_base, dst), mask, &undefined);
+                    }
+                    warp.write(to_base, dst, mask, &lanes);
+                }
+            }
+            (Actual::Value { value, bytes }, Actual::Frame { offset, bytes: room }) => {
+                let lanes = *self.value(warp, from_base, value);
+                let undefined = warp.undefined.get(from_base, value).bits;
+                for lane in lanes_of(mask) {
+                    let all = lanes[lane].to_le_bytes();
+                    let part = &all[..u64::from(bytes).min(room).min(8) as usize];
+                    if let Some((to, written)) =
+                        warp.local.get(lane, u64::from(to_local) + offset, part.len())
+                    {
+                        to.copy_from_slice(part);
+                        written.fill(1);
+                        undefine(written, &undefined[lane].to_le_bytes());
+                    }
+                }
+            }
+            (Actual::Frame { offset, bytes }, Actual::Value { value, .. }) => {
+                let mut lanes = [0; WARP];
+                let mut undefined = None;
+                let len = (bytes as usize).min(8);
+                let address = u64::from(from_local) + offset;
+                for lane in lanes_of(mask) {
+                    if let Some((from, written)) = warp.local.get(lane, address, len) {
+                        lanes[lane] = extend(from, 0);
+                        if self.checks.uninitialised && written.contains(&0) {
+                            let bits: Vec<u8> = written.iter().map(|&it| unwritten(it)).collect();
+                            let space = SpaceName::Local;
+                            let kind = AccessKind::Plain;
+                            let reach =
+                                Reach { space, mask, bytes: len as u32, kind, uniform: false };
+                            let run = Run { address, first: lane, count: 1 };
+                            let all = undefined.get_or_insert(Undefined::NONE);
+                            all.bits[lane] = extend(&bits, 0);
+                            all.origins[lane] = self.origin(warp, &reach, run, lane);
+                        }
+                    }
+                }
+                if let Source::Register(dst) = value.source() {
+                    if undefined.is_some() || !warp.undefined.is_empty() {
+                        let undefined = undefined.unwrap_or(Undefined::NONE);
+                        warp.undefined.set(number(to_base, dst), mask, &undefined);
+                    }
+                    warp.write(to_base, dst, mask, &lanes);
+                }
+            }
+            (Actual::Frame { offset: from, bytes }, Actual::Frame { offset: to, bytes: room }) => {
+                let from = u64::from(from_local) + from;
+                let to = u64::from(to_local) + to;
+                let len = bytes.min(room) as usize;
+                for lane in lanes_of(mask) {
+                    let Some((data, set)) = warp.local.get(lane, from, len) else { continue };
+                    let data = data.to_vec();
+                    let set = set.to_vec();
+                    if let Some((into, written)) = warp.local.get(lane, to, len) {
+                        into.copy_from_slice(&data);
+                        written.copy_from_slice(&set);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn barrier(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &mut Fragment,
+        barrier: &Barrier,
+        mask: Mask,
+    ) -> Result<Flow, Box<Stop>> {
+        let one = |lanes: &Lanes| -> Result<u32, Box<Stop>> {
+            if is_same(mask, lanes) {
+                Ok(lanes[mask.trailing_zeros() as usize % WARP] as u32)
+            } else {
+                Err(Stop::invalid(
+                    "lanes of a warp use different barriers or numbers of threads",
+                    mask,
+                ))
+            }
+        };
+        let mut id = one(self.value(warp, fragment.base, barrier.id))?;
+        if id >= BARRIERS {
+            // The ISA has no such barrier. An H200 takes another one.
+            if self.checks.divergence {
+                let kind = FaultKind::DivergentBarrier(format!(
+                    "there is no barrier {id}: a block has barriers 0 to 15"
+                ));
+                return Err(Stop::new(kind, mask.trailing_zeros() as usize));
+            }
+            id %= BARRIERS;
+        }
+        let threads =
+            barrier.threads.map(|value| one(self.value(warp, fragment.base, value))).transpose()?;
+        let threads = match common.waits_for(id) {
+            Some(first) if !self.checks.divergence => first,
+            _ => threads,
+        };
+        let holds = predicate_mask(self.value(warp, fragment.base, barrier.predicate));
+        common
+            .arrive(warp.number, mask, id, threads, holds)
+            .map_err(|kind| Stop::new(kind, mask.trailing_zeros() as usize))?;
+        if mask != fragment.mask {
+            let others = fragment.split(fragment.mask & !mask, fragment.pc + 1);
+            warp.fragments.push(others);
+        }
+        if barrier.kind == BarrierKind::Arrive {
+            common.go_ahead(warp.number, id);
+            fragment.pc += 1;
+            return Ok(Flow::Choose);
+        }
+        Ok(wait(fragment, State::Barrier { id, barrier: *barrier }))
+    }
+}
+
+/// Returns the flow of an instruction that only some lanes of a fragment execute.
+fn after_split(fragment: &mut Fragment, flow: Flow) -> Flow {
+    if matches!(flow, Flow::Next) {
+        fragment.pc += 1;
+    }
+    Flow::Choose
+}

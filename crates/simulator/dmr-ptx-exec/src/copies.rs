@@ -1,0 +1,394 @@
+//! Asynchronous copies between global and shared memory: `cp.async`, `cp.async.bulk`, and the waits
+//! for them.
+
+use dmr_ptx_arith::{Lanes, Mask, WARP};
+
+use super::block::Common;
+use super::cluster::RANKED;
+use super::code::{Atomic, Location, Transfer, Value};
+use super::core::{Core, Stop};
+use super::fault::{FaultKind, SpaceName};
+use super::global::{AccessKind, Scope};
+use super::in_flight::{CopyKind, InFlight, Phase};
+use super::memory::{RUN_BYTES, Reach};
+use super::shadow::Touching;
+use super::space::{Run, lanes_of, resolve};
+use super::tensors::{ReducingCopy, TensorCopy};
+use super::warp::{Fragment, Warp};
+
+/// A decoded instruction of asynchronous copies.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CopyStep {
+    Lanes(LaneCopy),
+    Bulk(BulkCopy),
+    Tensor(TensorCopy),
+    Reducing(ReducingCopy),
+    Counted(CountedAccess),
+    /// Ends the group of the copies since the last one.
+    Commit(CopyKind),
+    /// Waits for all groups but the last ones.
+    Wait {
+        kind: CopyKind,
+        but: u32,
+        /// True if it waits until they have read their bytes.
+        is_read: bool,
+    },
+    /// Waits for all copies of `cp.async`.
+    WaitAll,
+}
+
+/// A copy of a few bytes by each lane, from global to shared memory: `cp.async`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaneCopy {
+    pub(super) to: Location,
+    pub(super) from: Location,
+    pub(super) bytes: u8,
+    /// The bytes that are copied; the rest is zero.
+    pub(super) size: Option<Value>,
+    /// True if nothing is copied, and all bytes are zero.
+    pub(super) ignores: Option<Value>,
+}
+
+/// A copy of bytes by one thread: `cp.async.bulk`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BulkCopy {
+    pub(super) to: Location,
+    pub(super) from: Location,
+    pub(super) size: Value,
+    /// The object that counts the bytes.
+    pub(super) barrier: Option<Location>,
+    /// The ranks of the blocks that get the bytes, as bits; `None` for the block of the address.
+    pub(super) ranks: Option<Value>,
+}
+
+/// An access to shared memory whose bytes an object counts: `st.async`, `red.async`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CountedAccess {
+    pub(super) access: SharedAccess,
+    /// The bytes of a lane.
+    pub(super) bytes: u8,
+    pub(super) barrier: Location,
+}
+
+/// A store, or an atomic change.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum SharedAccess {
+    Store(Transfer),
+    Change(Atomic),
+}
+
+/// The place that a copy writes.
+pub(super) struct CopyTarget {
+    pub(super) place: (SpaceName, u64),
+    /// The object that counts the bytes.
+    pub(super) object: Option<u64>,
+}
+
+/// The bytes of a copy in shared memory.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+    pub(super) is_source: bool,
+    /// The first of the bytes in global memory, if they are followed.
+    pub(super) global: Option<u64>,
+}
+
+impl Core<'_> {
+    pub(super) fn copy_step(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &Fragment,
+        step: &CopyStep,
+        mask: Mask,
+    ) -> Result<(), Box<Stop>> {
+        match step {
+            CopyStep::Lanes(copy) => self.copy_lanes(common, warp, fragment, copy, mask),
+            CopyStep::Bulk(copy) => self.copy_bulk(common, warp, fragment, copy, mask),
+            CopyStep::Tensor(copy) => self.copy_tensor(common, warp, fragment, copy, mask),
+            CopyStep::Reducing(copy) => self.copy_reducing(common, warp, fragment, copy, mask),
+            CopyStep::Counted(access) => self.counted_access(common, warp, fragment, access, mask),
+            CopyStep::Commit(kind) => {
+                let threads = threads_of(warp, mask);
+                threads.for_each(|thread| common.copies.commit(thread, *kind));
+                Ok(())
+            }
+            CopyStep::Wait { kind, but, is_read } => {
+                for thread in threads_of(warp, mask) {
+                    let copies = common.copies.wait(thread, *kind, *but, *is_read);
+                    self.finish_copies(common, warp, &copies)?;
+                }
+                Ok(())
+            }
+            CopyStep::WaitAll => {
+                for thread in threads_of(warp, mask) {
+                    common.copies.commit(thread, CopyKind::Lane);
+                    let copies = common.copies.wait(thread, CopyKind::Lane, 0, false);
+                    self.finish_copies(common, warp, &copies)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn copy_lanes(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &Fragment,
+        copy: &LaneCopy,
+        mask: Mask,
+    ) -> Result<(), Box<Stop>> {
+        let to = self.addresses(warp, fragment, &copy.to).map(|address| self.own_address(address));
+        let from = self.addresses(warp, fragment, &copy.from);
+        let fetch =
+            |value: Option<Value>| value.map(|value| *self.value(warp, fragment.base, value));
+        let sizes = fetch(copy.size);
+        let ignores = fetch(copy.ignores);
+        let all = u64::from(copy.bytes);
+        let reach = Reach {
+            space: SpaceName::Shared,
+            mask,
+            bytes: u32::from(copy.bytes),
+            kind: AccessKind::Plain,
+            uniform: false,
+        };
+        self.check_aligned(&reach, &to)?;
+        self.check_aligned(&Reach { space: SpaceName::Global, ..reach }, &from)?;
+        for lane in lanes_of(mask) {
+            let mut buffer = [0; 16];
+            let size = sizes.map_or(all, |sizes| (sizes[lane] & 0xffff_ffff).min(all));
+            let is_ignored = ignores.is_some_and(|ignores| ignores[lane] != 0);
+            let copied = if is_ignored { 0 } else { size as usize };
+            let mut global = None;
+            if copied > 0 {
+                let (space, offset) = resolve(from[lane]);
+                // Of a part, the bytes are not followed.
+                let is_followed = space == SpaceName::Global && copied as u64 == all;
+                global = is_followed.then_some(offset);
+                let source = Reach { space, bytes: copied as u32, ..reach };
+                let run = Run { address: offset, first: lane, count: 1 };
+                self.read_written(common, warp, &source, run, &mut buffer[..copied])?;
+            }
+            let run = Run { address: to[lane], first: lane, count: 1 };
+            self.write_run(common, warp, &reach, run, &buffer[..usize::from(copy.bytes)])?;
+            let part = Part { address: to[lane], bytes: all, is_source: false, global };
+            self.start_copy(common, warp, (CopyKind::Lane, lane), part, None);
+        }
+        Ok(())
+    }
+
+    fn copy_bulk(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &Fragment,
+        copy: &BulkCopy,
+        mask: Mask,
+    ) -> Result<(), Box<Stop>> {
+        let to = self.addresses(warp, fragment, &copy.to);
+        let from = self.addresses(warp, fragment, &copy.from);
+        let sizes = *self.value(warp, fragment.base, copy.size);
+        let barriers = copy.barrier.map(|barrier| self.addresses(warp, fragment, &barrier));
+        let ranks = copy.ranks.map(|ranks| *self.value(warp, fragment.base, ranks));
+        for lane in lanes_of(mask) {
+            let size = sizes[lane] & 0xffff_ffff;
+            if !size.is_multiple_of(16) {
+                let message = format!("a bulk copy of {size} bytes: not a multiple of 16");
+                return Err(Stop::new(FaultKind::Invalid(message), lane));
+            }
+            let barrier = barriers.map(|barriers| self.own_address(resolve(barriers[lane]).1));
+            let place = |core: &Self, location: &Location, addresses: &Lanes| {
+                let (space, address) = match location.space {
+                    SpaceName::Generic => resolve(addresses[lane]),
+                    space => (space, addresses[lane]),
+                };
+                let is_shared = space == SpaceName::Shared;
+                (space, if is_shared { core.own_address(address) } else { address })
+            };
+            let source = place(self, &copy.from, &from);
+            let target = place(self, &copy.to, &to);
+            let targets = self.targets(target, barrier, ranks.map(|ranks| ranks[lane]));
+            let mut buffer = [0; RUN_BYTES];
+            let mut at = 0;
+            while at < size {
+                let part = (size - at).min(RUN_BYTES as u64) as usize;
+                let (reach, run) = self.bulk_run(source, at, part, lane)?;
+                self.read_written(common, warp, &reach, run, &mut buffer[..part])?;
+                for target in &targets {
+                    let (reach, run) = self.bulk_run(target.place, at, part, lane)?;
+                    self.write_run(common, warp, &reach, run, &buffer[..part])?;
+                }
+                at += part as u64;
+            }
+            if barrier.is_none() && source.0 == SpaceName::Shared {
+                let global = (target.0 == SpaceName::Global).then_some(target.1);
+                let part = Part { address: source.1, bytes: size, is_source: true, global };
+                self.start_copy(common, warp, (CopyKind::Bulk, lane), part, None);
+            }
+            for target in &targets {
+                let global = (source.0 == SpaceName::Global).then_some(source.1);
+                let address = target.place.1;
+                let part = Part { address, bytes: size, is_source: false, global };
+                self.finish_target(common, warp, lane, target, part)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the places that a copy writes: one, or one in each block of `ranks`.
+    pub(super) fn targets(
+        &self,
+        place: (SpaceName, u64),
+        object: Option<u64>,
+        ranks: Option<u64>,
+    ) -> Vec<CopyTarget> {
+        let (Some(ranks), Some(of)) = (ranks, object) else {
+            return vec![CopyTarget { place, object }];
+        };
+        let places = self.in_blocks(place.1, ranks).zip(self.in_blocks(of, ranks));
+        places
+            .map(|(at, object)| CopyTarget { place: (place.0, at), object: Some(object) })
+            .collect()
+    }
+
+    /// Notes what a copy has written as in flight, and counts its bytes.
+    pub(super) fn finish_target(
+        &mut self,
+        common: &mut Common,
+        warp: &Warp,
+        lane: usize,
+        target: &CopyTarget,
+        part: Part,
+    ) -> Result<(), Box<Stop>> {
+        let Some(object) = target.object else { return Ok(()) };
+        // Copies to other blocks are not noted.
+        if target.place.1 < RANKED && object < RANKED {
+            let phase = self.phase_of(common, object, lane)?;
+            self.start_copy(common, warp, (CopyKind::Bulk, lane), part, Some(phase));
+        }
+        self.count_bytes(common, warp, lane, object, part.bytes)
+    }
+
+    fn counted_access(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &Fragment,
+        access: &CountedAccess,
+        mask: Mask,
+    ) -> Result<(), Box<Stop>> {
+        match &access.access {
+            SharedAccess::Store(transfer) => self.store(common, warp, fragment, transfer, mask)?,
+            SharedAccess::Change(atomic) => self.atomic(common, warp, fragment, atomic, mask)?,
+        }
+        let objects = self.addresses(warp, fragment, &access.barrier);
+        for lane in lanes_of(mask) {
+            let object = self.own_address(resolve(objects[lane]).1);
+            self.count_bytes(common, warp, lane, object, u64::from(access.bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Notes a copy by a lane as in flight.
+    pub(super) fn start_copy(
+        &self,
+        common: &mut Common,
+        warp: &Warp,
+        origin: (CopyKind, usize),
+        part: Part,
+        phase: Option<Phase>,
+    ) {
+        let Part { address, bytes, is_source, global } = part;
+        let end = address.checked_add(bytes);
+        let is_inside = end.is_some_and(|end| end <= common.shared.len() as u64);
+        if common.shadow.is_none() || bytes == 0 || !is_inside {
+            return;
+        }
+        let (kind, lane) = origin;
+        let thread = warp.number * WARP as u32 + lane as u32;
+        let instruction = self.pc;
+        let is_read = false;
+        let copy = InFlight {
+            kind,
+            thread,
+            instruction,
+            address,
+            bytes,
+            is_source,
+            global,
+            is_read,
+            phase,
+        };
+        common.copies.start(copy, common.shared.len());
+    }
+
+    /// Makes the phase of an object in shared memory end with the `cp.async` copies of a lane.
+    pub(super) fn count_copies(
+        &mut self,
+        common: &mut Common,
+        warp: &Warp,
+        object: Run,
+        number: u64,
+    ) -> Result<(), Box<Stop>> {
+        let thread = warp.number * WARP as u32 + object.first as u32;
+        let copies = common.copies.count(thread, Phase { object: object.address, number });
+        self.finish_copies(common, warp, &copies)?;
+        self.fence(common, warp, Scope::Cta);
+        Ok(())
+    }
+
+    /// Notes the bytes of copies as accessed now, by the threads that have waited for them.
+    fn finish_copies(
+        &mut self,
+        common: &mut Common,
+        warp: &Warp,
+        copies: &[InFlight],
+    ) -> Result<(), Box<Stop>> {
+        for copy in copies {
+            let lane = copy.thread as usize % WARP;
+            let run = Run { address: copy.address, first: lane, count: 1 };
+            let reach = Reach {
+                space: SpaceName::Shared,
+                mask: 1 << lane,
+                bytes: copy.bytes as u32,
+                kind: AccessKind::Plain,
+                uniform: false,
+            };
+            let touching = if copy.is_source { Touching::Read } else { Touching::Write };
+            let range = self.shared_range(common, &reach, run, copy.bytes as usize)?;
+            let bytes = common.shared[range].to_vec();
+            self.touch_ordered(common, warp, &reach, run, (touching, &bytes));
+            if let Some(address) = copy.global.filter(|_| !copy.is_source) {
+                let reach = Reach { space: SpaceName::Global, ..reach };
+                let run = Run { address, ..run };
+                self.touch_global(common, warp, &reach, run, (Touching::Read, &[]));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the access to a part of the bytes of a bulk copy by a lane.
+    fn bulk_run(
+        &self,
+        place: (SpaceName, u64),
+        at: u64,
+        bytes: usize,
+        lane: usize,
+    ) -> Result<(Reach, Run), Box<Stop>> {
+        let space = place.0;
+        let address = place.1.wrapping_add(at);
+        self.check_multiple(space, address, 16, lane)?;
+        let mask = 1 << lane;
+        let kind = AccessKind::Plain;
+        let reach = Reach { space, mask, bytes: bytes as u32, kind, uniform: false };
+        Ok((reach, Run { address, first: lane, count: 1 }))
+    }
+}
+
+/// Returns the numbers in the block of the threads of `mask`.
+fn threads_of(warp: &Warp, mask: Mask) -> impl Iterator<Item = u32> + use<> {
+    let first = warp.number * WARP as u32;
+    lanes_of(mask).map(move |lane| first + lane as u32)
+}
