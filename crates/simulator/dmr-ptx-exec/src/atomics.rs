@@ -3,54 +3,65 @@
 use dmr_ptx_arith::lanes::{Piece, Transfer as MatrixTransfer, Window};
 use dmr_ptx_arith::{Lanes, Mask, WARP};
 
-use super::block::Common;
+use super::access::AccessKind;
+use super::block::BlockState;
 use super::cluster::RANKED;
-use super::code::{Atomic, NO_REG, Value, WarpStep};
-use super::core::{Core, Stop};
+use super::code::{Atomic, NO_REG, Value, WarpInst};
 use super::fault::{FaultKind, SpaceName};
-use super::global::AccessKind;
+use super::global::Qualifier;
+use super::interpreter::{Interpreter, Stop};
 use super::memory::{Reach, refused};
 use super::registers::{ZERO, number};
-use super::shadow::Touching;
 use super::space::{Run, lanes_of, next_same, resolve, window};
 use super::sync::MOST_SOURCES;
 use super::undefined::{Origin, Undefined};
-use super::warp::{Fragment, Warp};
+use super::warp::{LaneGroup, Warp};
 
-impl Core<'_> {
+impl Interpreter<'_> {
     pub(super) fn atomic(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &Fragment,
+        group: &LaneGroup,
         atomic: &Atomic,
         mask: Mask,
     ) -> Result<(), Box<Stop>> {
         let bytes = u32::from(atomic.element) * u32::from(atomic.count);
-        let addresses = self.addresses(warp, fragment, &atomic.location);
+        let addresses = self.addresses(warp, group, &atomic.location);
         if atomic.releases {
-            self.fence(common, warp, atomic.scope);
+            self.fence(block, warp, atomic.scope);
         }
-        self.for_each_space(&atomic.location, mask, &addresses, |core, space, mask, addresses| {
-            let reach = Reach {
-                space,
-                mask,
-                bytes,
-                kind: AccessKind::Atomic(atomic.scope),
-                uniform: false,
-            };
-            core.check_aligned(&reach, addresses)?;
-            if atomic.count == 1 && atomic.element <= 8 {
-                return core.atomic_words(common, warp, fragment.base, (&reach, addresses), atomic);
-            }
-            for lane in lanes_of(mask) {
-                let run = Run { address: addresses[lane], first: lane, count: 1 };
-                core.atomic_lane(common, warp, fragment.base, (&reach, run), atomic)?;
-            }
-            Ok(())
-        })?;
+        self.for_each_space(
+            &atomic.location,
+            mask,
+            &addresses,
+            |interpreter, space, mask, addresses| {
+                let reach = Reach {
+                    space,
+                    mask,
+                    bytes,
+                    qualifier: Qualifier::Atomic(atomic.scope),
+                    uniform: false,
+                };
+                interpreter.check_aligned(&reach, addresses)?;
+                if atomic.count == 1 && atomic.element <= 8 {
+                    return interpreter.atomic_words(
+                        block,
+                        warp,
+                        group.base,
+                        (&reach, addresses),
+                        atomic,
+                    );
+                }
+                for lane in lanes_of(mask) {
+                    let run = Run { address: addresses[lane], first: lane, count: 1 };
+                    interpreter.atomic_lane(block, warp, group.base, (&reach, run), atomic)?;
+                }
+                Ok(())
+            },
+        )?;
         if atomic.acquires {
-            self.fence(common, warp, atomic.scope);
+            self.fence(block, warp, atomic.scope);
         }
         Ok(())
     }
@@ -59,7 +70,7 @@ impl Core<'_> {
     /// make one access to memory, in which they follow each other.
     fn atomic_words(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
         base: u32,
         place: (&Reach, &Lanes),
@@ -96,9 +107,9 @@ impl Core<'_> {
             };
             let reach = Reach { mask: same, uniform: same.count_ones() > 1, ..*reach };
             let run = Run { address: addresses[first], first, count: 1 };
-            self.change(common, warp, (&reach, run), element, &mut change)?;
+            self.change(block, warp, (&reach, run), element, &mut change)?;
             if !first_differs && first == place.0.first_lane() {
-                self.note_read(
+                self.count_poll(
                     run.address.wrapping_add(window(reach.space)),
                     &olds[first].to_le_bytes(),
                 );
@@ -115,7 +126,7 @@ impl Core<'_> {
     /// Changes the bytes of one lane, or of lanes of the same address.
     fn change(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &Warp,
         place: (&Reach, Run),
         len: usize,
@@ -124,25 +135,35 @@ impl Core<'_> {
         let (reach, run) = place;
         match reach.space {
             SpaceName::Shared if run.address >= RANKED => {
-                return self.in_block(common, (run.address, run.first), |core, common, address| {
-                    core.change(common, warp, (reach, Run { address, ..run }), len, change)
-                });
+                return self.in_block(
+                    block,
+                    (run.address, run.first),
+                    |interpreter, block, address| {
+                        interpreter.change(
+                            block,
+                            warp,
+                            (reach, Run { address, ..run }),
+                            len,
+                            change,
+                        )
+                    },
+                );
             }
             SpaceName::Shared => {
-                let range = self.shared_range(common, reach, run, len)?;
+                let range = self.shared_range(block, reach, run, len)?;
                 if range.is_empty() {
                     return Ok(());
                 }
-                if self.checks.uninitialised && common.written[range.clone()].contains(&0) {
+                if self.checks.uninitialised && block.written[range.clone()].contains(&0) {
                     let origin = self.origin(warp, reach, run, run.first);
                     return Err(self.uninitialised(&origin, run.first, "an atomic operation"));
                 }
-                self.touch_shared(common, warp, reach, run, (Touching::StrongWrite, &[]));
-                change(&mut common.shared[range]);
+                self.record_shared(block, warp, reach, run, (AccessKind::StrongWrite, &[]));
+                change(&mut block.shared[range]);
             }
             SpaceName::Global | SpaceName::Generic => {
-                let access = self.global_access(common, warp, reach, run, len);
-                self.touch_global(common, warp, reach, run, (Touching::StrongWrite, &[]));
+                let access = self.global_access(block, warp, reach, run, len);
+                self.record_global(block, warp, reach, run, (AccessKind::StrongWrite, &[]));
                 self.memory.atomic(&access, change).map_err(|error| refused(reach, run, error))?;
             }
             SpaceName::Local | SpaceName::Const | SpaceName::Param => {
@@ -153,15 +174,15 @@ impl Core<'_> {
             }
         }
         let generic = run.address.wrapping_add(window(reach.space));
-        common.order.observe(warp.number as usize, generic);
-        common.order.publish(warp.number as usize, generic);
+        block.order.observe(warp.number as usize, generic);
+        block.order.publish(warp.number as usize, generic);
         Ok(())
     }
 
     /// Runs an atomic instruction for one lane: on a vector, or on an element of 128 bits.
     fn atomic_lane(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
         base: u32,
         place: (&Reach, Run),
@@ -197,13 +218,13 @@ impl Core<'_> {
             }
         };
         let len = element * usize::from(atomic.count);
-        self.change(common, warp, place, len, &mut change)?;
+        self.change(block, warp, place, len, &mut change)?;
         if differs {
             self.polls = 0;
             self.changed = true;
         } else if lane == reach.first_lane() {
             let generic = run.address.wrapping_add(window(reach.space));
-            self.note_read(generic, &pair(&olds).to_le_bytes());
+            self.count_poll(generic, &pair(&olds).to_le_bytes());
         }
         let registers = if wide { 2 } else { usize::from(atomic.count) };
         for (&reg, old) in atomic.registers.iter().zip(olds).take(registers) {
@@ -217,22 +238,22 @@ impl Core<'_> {
     /// Loads or stores matrices: `ldmatrix`, `stmatrix`, `wmma.load`, `wmma.store`.
     pub(super) fn transfer_matrix(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &Fragment,
-        instruction: (&MatrixTransfer, &WarpStep),
+        group: &LaneGroup,
+        instruction: (&MatrixTransfer, &WarpInst),
         executing: Mask,
     ) -> Result<(), Box<Stop>> {
-        let (transfer, step) = instruction;
-        let base = fragment.base;
-        for value in step.address.iter().chain(&step.stride) {
+        let (transfer, inst) = instruction;
+        let base = group.base;
+        for value in inst.address.iter().chain(&inst.stride) {
             self.require(warp.undefined.get(base, *value), executing, "an address")?;
         }
         let fetch = |value: Option<Value>| value.map(|value| *self.value(warp, base, value));
-        let addresses = fetch(step.address)
+        let addresses = fetch(inst.address)
             .unwrap_or([0; WARP])
-            .map(|base| base.wrapping_add_signed(step.offset));
-        let stride = fetch(step.stride);
+            .map(|base| base.wrapping_add_signed(inst.offset));
+        let stride = fetch(inst.stride);
         let mut pieces = std::mem::take(&mut self.pieces);
         pieces.clear();
         if let Err(defect) = transfer.pieces(&addresses, stride.as_ref(), executing, &mut pieces)
@@ -244,10 +265,10 @@ impl Core<'_> {
         bytes.clear();
         if transfer.is_store {
             let mut values: [&Lanes; MOST_SOURCES] = [&ZERO; MOST_SOURCES];
-            for (to, &source) in values.iter_mut().zip(&step.sources) {
+            for (to, &source) in values.iter_mut().zip(&inst.sources) {
                 *to = self.sources.fetch(warp, base, source);
             }
-            let values = &values[..step.sources.len().min(MOST_SOURCES)];
+            let values = &values[..inst.sources.len().min(MOST_SOURCES)];
             transfer.pack(values, executing, &mut self.work, &mut bytes);
         } else {
             bytes.resize(pieces.iter().map(|piece| piece.bytes as usize).sum(), 0);
@@ -256,7 +277,7 @@ impl Core<'_> {
         let mut undefined = Vec::new();
         let mut origin = None;
         if transfer.is_store && !warp.undefined.is_empty() {
-            let sources = step.sources.iter().map(|&source| &warp.undefined.get(base, source).bits);
+            let sources = inst.sources.iter().map(|&source| &warp.undefined.get(base, source).bits);
             transfer.pack(&sources.collect::<Vec<_>>(), executing, &mut self.work, &mut undefined);
         }
         let mut at = 0;
@@ -284,7 +305,7 @@ impl Core<'_> {
                 space,
                 mask: run.mask(),
                 bytes: piece.bytes,
-                kind: AccessKind::Plain,
+                qualifier: Qualifier::Plain,
                 uniform: false,
             };
             // A power of two.
@@ -300,13 +321,13 @@ impl Core<'_> {
             at = range.end;
             let Some(part) = bytes.get_mut(range.clone()) else { break };
             if transfer.is_store {
-                self.write_run(common, warp, &reach, run, part)?;
+                self.write_run(block, warp, &reach, run, part)?;
                 if let Some(bits) = undefined.get(range) {
-                    self.unwrite(common, warp, &reach, run, bits)?;
+                    self.unwrite(block, warp, &reach, run, bits)?;
                 }
                 continue;
             }
-            self.read_run(common, warp, &reach, run, part)?;
+            self.read_run(block, warp, &reach, run, part)?;
             if !self.unwritten.is_empty() {
                 origin.get_or_insert(self.origin(warp, &reach, run, run.first));
                 undefined.resize(range.end, 0);
@@ -316,12 +337,12 @@ impl Core<'_> {
         }
         if !transfer.is_store {
             let mut out = std::mem::take(&mut self.scratch);
-            if out.len() < step.results.len() {
-                out.resize(step.results.len(), [0; WARP]);
+            if out.len() < inst.results.len() {
+                out.resize(inst.results.len(), [0; WARP]);
             }
-            let results = &mut out[..step.results.len()];
+            let results = &mut out[..inst.results.len()];
             transfer.unpack(&bytes, executing, &mut self.work, results);
-            for (&result, value) in step.results.iter().zip(results) {
+            for (&result, value) in inst.results.iter().zip(results) {
                 warp.write(base, result, executing, value);
             }
             if origin.is_some() || !warp.undefined.is_empty() {
@@ -331,10 +352,10 @@ impl Core<'_> {
                     &undefined,
                     executing,
                     &mut self.work,
-                    &mut out[..step.results.len()],
+                    &mut out[..inst.results.len()],
                 );
                 let origins = [origin.unwrap_or(Origin::NONE); WARP];
-                for (&result, &bits) in step.results.iter().zip(&out) {
+                for (&result, &bits) in inst.results.iter().zip(&out) {
                     if result == NO_REG {
                         continue;
                     }

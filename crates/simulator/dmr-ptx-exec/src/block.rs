@@ -6,23 +6,32 @@ use dmr_ptx_arith::Mask;
 
 use super::cluster::Arrivals as ClusterArrivals;
 use super::code::BarrierKind;
-use super::core::Faulted;
 use super::fault::{Checks, FaultKind};
 use super::in_flight::Copies;
+use super::interpreter::Faulted;
 use super::order::{Order, Row};
 use super::shadow::Shadow;
-use super::warp::{Fragment, State, Warp};
+use super::warp::{LaneGroup, State, Warp};
 
 /// The number of barriers of a block.
 pub(super) const BARRIERS: u32 = 16;
+
+/// The threads whose arrival completes a barrier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Expected {
+    /// All threads of the block that have not exited.
+    #[default]
+    Block,
+    /// This many threads, in whole warps.
+    Threads(u32),
+}
 
 /// The arrivals at a barrier since it last completed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arrivals {
     /// For each warp, the lanes that have arrived.
     lanes: Vec<Mask>,
-    /// The number of threads that complete it; `None` for all.
-    threads: Option<u32>,
+    expected: Expected,
     /// The number of arrived lanes whose predicate is true, and of those whose predicate is false.
     true_lanes: u32,
     false_lanes: u32,
@@ -32,7 +41,7 @@ pub(super) struct Arrivals {
 
 /// The state that the warps of a block share.
 #[derive(Debug, Default)]
-pub(super) struct Common {
+pub(super) struct BlockState {
     /// The number of the block in its grid.
     pub(super) number: u64,
     /// The index of the block in its grid.
@@ -52,7 +61,7 @@ pub(super) struct Common {
     arrived: u32,
 }
 
-impl Common {
+impl BlockState {
     pub(super) fn new(shared: usize, warps: usize, checks: Checks) -> Self {
         let arrivals = Arrivals { lanes: vec![0; warps], ..Arrivals::default() };
         Self {
@@ -95,10 +104,9 @@ impl Common {
         }
     }
 
-    /// Returns the number of threads that a barrier is for at which some have arrived; `None` for
-    /// all of the block.
-    pub(super) fn waits_for(&self, id: u32) -> Option<Option<u32>> {
-        (self.arrived >> id & 1 != 0).then(|| self.barriers[id as usize].threads)
+    /// Returns the expected arrivals of a barrier that has pending ones.
+    pub(super) fn expected(&self, id: u32) -> Option<Expected> {
+        (self.arrived >> id & 1 != 0).then(|| self.barriers[id as usize].expected)
     }
 
     /// Notes that a warp that has arrived at a barrier does not wait there.
@@ -113,22 +121,22 @@ impl Common {
         warp: u32,
         mask: Mask,
         id: u32,
-        threads: Option<u32>,
+        expected: Expected,
         holds: Mask,
     ) -> Result<(), FaultKind> {
         let Some(barrier) = self.barriers.get_mut(id as usize) else { return Ok(()) };
-        if let Some(threads) = threads
+        if let Expected::Threads(threads) = expected
             && (threads == 0 || threads % 32 != 0)
         {
             let message =
                 format!("barrier {id} for {threads} threads: not a multiple of the warp size");
             return Err(FaultKind::IllegalInstruction(message));
         }
-        if self.arrived >> id & 1 != 0 && barrier.threads != threads {
+        if self.arrived >> id & 1 != 0 && barrier.expected != expected {
             let message = format!("barrier {id} is used with different numbers of threads");
             return Err(FaultKind::DivergentBarrier(message));
         }
-        barrier.threads = threads;
+        barrier.expected = expected;
         barrier.lanes[warp as usize] |= mask;
         barrier.true_lanes += (mask & holds).count_ones();
         barrier.false_lanes += (mask & !holds).count_ones();
@@ -139,12 +147,12 @@ impl Common {
 
 /// A block with the state of all its threads.
 #[derive(Debug)]
-pub(super) struct Block {
-    pub(super) common: Common,
+pub(super) struct ThreadBlock {
+    pub(super) state: BlockState,
     pub(super) warps: Vec<Warp>,
 }
 
-impl Block {
+impl ThreadBlock {
     pub(super) fn is_finished(&self) -> bool {
         self.warps.iter().all(|warp| warp.live == 0)
     }
@@ -155,7 +163,7 @@ impl Block {
 
     /// Completes the barriers at which every expected thread has arrived.
     pub(super) fn complete_barriers(&mut self, checks: Checks) -> Result<(), Box<Faulted>> {
-        let mut rest = self.common.arrived;
+        let mut rest = self.state.arrived;
         while rest != 0 {
             let id = rest.trailing_zeros();
             rest &= rest - 1;
@@ -170,11 +178,11 @@ impl Block {
     }
 
     fn is_complete(&self, id: u32) -> bool {
-        let barrier = &self.common.barriers[id as usize];
+        let barrier = &self.state.barriers[id as usize];
         let complete = |warp: &Warp| warp.live & !barrier.lanes[warp.number as usize] == 0;
-        match barrier.threads {
-            None => self.warps.iter().all(complete),
-            Some(threads) => {
+        match barrier.expected {
+            Expected::Block => self.warps.iter().all(complete),
+            Expected::Threads(threads) => {
                 let arrived =
                     |warp: &&Warp| barrier.lanes[warp.number as usize] != 0 && complete(warp);
                 self.warps.iter().filter(arrived).count() as u32 * 32 >= threads
@@ -186,58 +194,59 @@ impl Block {
     fn check_barrier(&self, id: u32) -> Result<(), Box<Faulted>> {
         for warp in &self.warps {
             let mut first: Option<u32> = None;
-            for fragment in &warp.fragments {
-                let State::Barrier { id: at, barrier } = &fragment.state else { continue };
+            for group in &warp.groups {
+                let State::Barrier { id: at, barrier } = &group.state else { continue };
                 if *at != id {
                     continue;
                 }
-                let thread = warp.number * 32 + fragment.mask.trailing_zeros();
-                if barrier.aligned && first.is_some_and(|first| first != fragment.pc) {
+                let thread = warp.number * 32 + group.mask.trailing_zeros();
+                if barrier.aligned && first.is_some_and(|first| first != group.pc) {
                     let kind = FaultKind::DivergentBarrier(format!(
                         "threads of one warp reach barrier {id} at different instructions"
                     ));
-                    return Err(Box::new(Faulted { kind, thread, pc: fragment.pc }));
+                    return Err(Box::new(Faulted { kind, thread, pc: group.pc }));
                 }
-                first = Some(fragment.pc);
+                first = Some(group.pc);
             }
         }
         Ok(())
     }
 
-    /// Makes a fault at the first waiting fragment.
+    /// Makes a fault at the first waiting group.
     fn waiting(&self, kind: FaultKind) -> Faulted {
-        let mut fragments =
-            self.warps.iter().flat_map(|warp| warp.fragments.iter().map(move |f| (warp, f)));
-        let found = fragments.find(|(_, fragment)| !fragment.is_ready());
+        let mut groups =
+            self.warps.iter().flat_map(|warp| warp.groups.iter().map(move |f| (warp, f)));
+        let found = groups.find(|(_, group)| !group.is_ready());
         let (thread, pc) =
             found.map_or((0, 0), |(warp, f)| (warp.number * 32 + f.mask.trailing_zeros(), f.pc));
         Faulted { kind, thread, pc }
     }
 
     fn release(&mut self, id: u32) {
-        let barrier = &mut self.common.barriers[id as usize];
+        let barrier = &mut self.state.barriers[id as usize];
         let holds = barrier.true_lanes;
         let fails = barrier.false_lanes;
         let ahead = std::mem::take(&mut barrier.ahead);
-        let is_whole = barrier.threads.is_none() || barrier.lanes.iter().all(|&lanes| lanes != 0);
+        let is_whole =
+            barrier.expected == Expected::Block || barrier.lanes.iter().all(|&lanes| lanes != 0);
         if is_whole && ahead.is_empty() {
-            self.common.order.block();
+            self.state.order.block();
         } else {
-            let waits = |fragment: &Fragment| matches!(fragment.state, State::Barrier { id: at, .. } if at == id);
-            let waiting = self.warps.iter().filter(|warp| warp.fragments.iter().any(waits));
+            let waits = |group: &LaneGroup| matches!(group.state, State::Barrier { id: at, .. } if at == id);
+            let waiting = self.warps.iter().filter(|warp| warp.groups.iter().any(waits));
             let warps: Vec<usize> = waiting.map(|warp| warp.number as usize).collect();
-            self.common.order.warps(&warps);
-            warps.iter().for_each(|&warp| self.common.order.acquire(warp, &ahead));
+            self.state.order.warps(&warps);
+            warps.iter().for_each(|&warp| self.state.order.acquire(warp, &ahead));
         }
         barrier.lanes.fill(0);
         barrier.true_lanes = 0;
         barrier.false_lanes = 0;
-        barrier.threads = None;
-        self.common.arrived &= !(1 << id);
+        barrier.expected = Expected::Block;
+        self.state.arrived &= !(1 << id);
         for warp in &mut self.warps {
-            for index in 0..warp.fragments.len() {
-                let fragment = &mut warp.fragments[index];
-                let State::Barrier { id: at, barrier } = fragment.state else { continue };
+            for index in 0..warp.groups.len() {
+                let group = &mut warp.groups[index];
+                let State::Barrier { id: at, barrier } = group.state else { continue };
                 if at != id {
                     continue;
                 }
@@ -247,13 +256,13 @@ impl Block {
                     BarrierKind::Or => u64::from(holds != 0),
                     BarrierKind::Sync | BarrierKind::Arrive => 0,
                 };
-                fragment.state = State::Ready;
-                fragment.pc += 1;
-                let base = fragment.base;
-                let mask = fragment.mask;
+                group.state = State::Ready;
+                group.pc += 1;
+                let base = group.base;
+                let mask = group.mask;
                 warp.write_uniform(base, barrier.dst, mask, result);
             }
-            if warp.fragments.len() > 1 {
+            if warp.groups.len() > 1 {
                 warp.merge();
             }
         }
@@ -262,27 +271,27 @@ impl Block {
     /// Describes why no thread can run: a barrier or a warp operation that some threads never
     /// reach.
     pub(super) fn describe_stuck(&self) -> Faulted {
-        let fragments =
-            || self.warps.iter().flat_map(|warp| warp.fragments.iter().map(move |f| (warp, f)));
-        for (warp, fragment) in fragments() {
-            let missing = match fragment.state {
+        let groups =
+            || self.warps.iter().flat_map(|warp| warp.groups.iter().map(move |f| (warp, f)));
+        for (warp, group) in groups() {
+            let missing = match group.state {
                 State::Members(members) => members,
                 State::Warp => warp.lanes,
                 State::Ready | State::Barrier { .. } | State::Cluster => continue,
             };
-            let absent = (missing & !fragment.mask).trailing_zeros();
+            let absent = (missing & !group.mask).trailing_zeros();
             let exited = if missing & !warp.live != 0 { ", and some have exited" } else { "" };
             let kind = FaultKind::DivergentWarp(format!(
                 "lanes {:#010x} wait for lanes {missing:#010x}{exited}: lane {absent} never arrives",
-                fragment.mask
+                group.mask
             ));
             return Faulted {
                 kind,
-                thread: warp.number * 32 + fragment.mask.trailing_zeros(),
-                pc: fragment.pc,
+                thread: warp.number * 32 + group.mask.trailing_zeros(),
+                pc: group.pc,
             };
         }
-        let mut ids: Vec<u32> = fragments()
+        let mut ids: Vec<u32> = groups()
             .filter_map(
                 |(_, f)| if let State::Barrier { id, .. } = f.state { Some(id) } else { None },
             )
@@ -291,8 +300,8 @@ impl Block {
         ids.dedup();
         let exited =
             self.warps.iter().map(|warp| (warp.lanes & !warp.live).count_ones()).sum::<u32>();
-        let at_cluster = |(_, f): (&Warp, &Fragment)| matches!(f.state, State::Cluster);
-        let message = if ids.is_empty() && fragments().any(at_cluster) {
+        let at_cluster = |(_, f): (&Warp, &LaneGroup)| matches!(f.state, State::Cluster);
+        let message = if ids.is_empty() && groups().any(at_cluster) {
             "threads wait at the barrier of the cluster, which others never reach".to_owned()
         } else if ids.len() > 1 {
             format!("threads of the block wait at different barriers, {ids:?}")

@@ -5,13 +5,13 @@
 
 use dmr_ptx_arith::{Lanes, Mask};
 
-use super::block::{Block, Common};
+use super::block::{BlockState, ThreadBlock};
 use super::code::{Op, Reg, Value};
-use super::core::{Core, Flow, Stop, wait};
 use super::fault::FaultKind;
+use super::interpreter::{Flow, Interpreter, Stop, wait};
 use super::order::Row;
 use super::space::lanes_of;
-use super::warp::{Fragment, State, Warp};
+use super::warp::{LaneGroup, State, Warp};
 
 /// The first address of shared memory that has the rank of a block.
 pub(super) const RANKED: u64 = 1 << RANK_BITS;
@@ -24,7 +24,7 @@ pub(super) const MOST_BLOCKS: u64 = 16;
 
 /// A decoded instruction of clusters.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum ClusterStep {
+pub(super) enum ClusterInst {
     /// `barrier.cluster.arrive`; true if it releases.
     Arrive(bool),
     /// `barrier.cluster.wait`
@@ -55,22 +55,22 @@ pub(super) struct Cluster {
     /// The rank of the block.
     pub(super) rank: usize,
     /// The blocks of the cluster by their ranks; that of the block that runs is empty.
-    pub(super) blocks: Vec<Common>,
+    pub(super) blocks: Vec<BlockState>,
 }
 
-impl Core<'_> {
-    pub(super) fn cluster_step(
+impl Interpreter<'_> {
+    pub(super) fn cluster_inst(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &mut Fragment,
-        step: &ClusterStep,
+        group: &mut LaneGroup,
+        inst: &ClusterInst,
         mask: Mask,
     ) -> Result<Flow, Box<Stop>> {
         let number = warp.number as usize;
-        match step {
-            ClusterStep::Arrive(releases) => {
-                let arrivals = &mut common.cluster_arrivals;
+        match inst {
+            ClusterInst::Arrive(releases) => {
+                let arrivals = &mut block.cluster_arrivals;
                 arrivals.reserve(number);
                 let twice = mask & (arrivals.arrived[number] | arrivals.completed[number]);
                 if twice != 0 {
@@ -78,22 +78,22 @@ impl Core<'_> {
                     return Err(Stop::invalid(message, twice));
                 }
                 arrivals.arrived[number] |= mask;
-                let next = self.code.steps.get(self.pc as usize + 1).map(|step| &step.op);
-                arrivals.is_split |= !matches!(next, Some(Op::Cluster(ClusterStep::Wait)));
-                common.order.arrive(number, &mut arrivals.seen);
+                let next = self.code.insts.get(self.pc as usize + 1).map(|inst| &inst.op);
+                arrivals.is_split |= !matches!(next, Some(Op::Cluster(ClusterInst::Wait)));
+                block.order.arrive(number, &mut arrivals.seen);
                 if let Some(races) = &mut self.races {
-                    races.fence(common.number as u32);
+                    races.fence(block.number as u32);
                 }
                 if *releases {
-                    self.fence(common, warp, super::global::Scope::Cluster);
+                    self.fence(block, warp, super::global::Scope::Cluster);
                 }
             }
-            ClusterStep::Wait => {
-                if mask != fragment.mask {
-                    let others = fragment.split(fragment.mask & !mask, fragment.pc + 1);
-                    warp.fragments.push(others);
+            ClusterInst::Wait => {
+                if mask != group.mask {
+                    let others = group.split(group.mask & !mask, group.pc + 1);
+                    warp.groups.push(others);
                 }
-                let arrivals = &mut common.cluster_arrivals;
+                let arrivals = &mut block.cluster_arrivals;
                 arrivals.reserve(number);
                 let missing = mask & !(arrivals.arrived[number] | arrivals.completed[number]);
                 if missing != 0 {
@@ -102,16 +102,16 @@ impl Core<'_> {
                     return Err(Stop::invalid(message, missing));
                 }
                 if mask & !arrivals.completed[number] != 0 {
-                    return Ok(wait(fragment, State::Cluster));
+                    return Ok(wait(group, State::Cluster));
                 }
                 arrivals.completed[number] &= !mask;
-                common.order.acquire(number, &arrivals.acquired);
-                fragment.pc += 1;
+                block.order.acquire(number, &arrivals.acquired);
+                group.pc += 1;
                 return Ok(Flow::Choose);
             }
-            ClusterStep::Map { dst, src, rank } => {
-                let ranks = *self.value(warp, fragment.base, *rank);
-                let of = *self.value(warp, fragment.base, *src);
+            ClusterInst::Map { dst, src, rank } => {
+                let ranks = *self.value(warp, group.base, *rank);
+                let of = *self.value(warp, group.base, *src);
                 let blocks = self.cluster.blocks.len().max(1) as u64;
                 let bad = |&lane: &usize| ranks[lane] & 0xffff_ffff >= blocks;
                 if let Some(lane) = lanes_of(mask).find(bad) {
@@ -122,16 +122,16 @@ impl Core<'_> {
                     of[lane] & !(RANK << RANK_BITS) | ((ranks[lane] & RANK) + 1) << RANK_BITS
                 };
                 let value: Lanes = std::array::from_fn(place);
-                warp.write(fragment.base, *dst, mask, &value);
+                warp.write(group.base, *dst, mask, &value);
             }
-            ClusterStep::Rank { dst, src } => {
+            ClusterInst::Rank { dst, src } => {
                 let own = self.cluster.rank as u64 + 1;
                 let rank = |address: u64| match address >> RANK_BITS & RANK {
                     0 => own - 1,
                     rank => rank - 1,
                 };
-                let value = self.value(warp, fragment.base, *src).map(rank);
-                warp.write(fragment.base, *dst, mask, &value);
+                let value = self.value(warp, group.base, *src).map(rank);
+                warp.write(group.base, *dst, mask, &value);
             }
         }
         Ok(Flow::Next)
@@ -156,15 +156,15 @@ impl Core<'_> {
     /// there; an address beyond the cluster is out of bounds.
     pub(super) fn in_block<R: Default>(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         place: (u64, usize),
-        access: impl FnOnce(&mut Self, &mut Common, u64) -> Result<R, Box<Stop>>,
+        access: impl FnOnce(&mut Self, &mut BlockState, u64) -> Result<R, Box<Stop>>,
     ) -> Result<R, Box<Stop>> {
         let (address, lane) = place;
         let rank = (address >> RANK_BITS) as usize;
         let offset = address & (RANKED - 1);
         if rank == 0 || rank == self.cluster.rank + 1 {
-            return access(self, common, offset);
+            return access(self, block, offset);
         }
         let Some(block) = self.cluster.blocks.get_mut(rank - 1) else {
             if !self.checks.out_of_bounds {
@@ -205,22 +205,24 @@ impl Arrivals {
 
 /// Completes the barrier of a cluster if all its threads that run have arrived, and returns whether
 /// it did.
-pub(super) fn complete(core: &mut Core<'_>, blocks: &mut [Block]) -> bool {
-    let arrivals = |block: &Block, warp: &Warp| block.common.cluster_arrivals.arrived(warp.number);
+pub(super) fn complete(interpreter: &mut Interpreter<'_>, blocks: &mut [ThreadBlock]) -> bool {
+    let arrivals =
+        |block: &ThreadBlock, warp: &Warp| block.state.cluster_arrivals.arrived(warp.number);
     let mut warps =
         blocks.iter().flat_map(|block| block.warps.iter().map(move |warp| (block, warp)));
     let is_used = warps.clone().any(|(block, warp)| arrivals(block, warp) != 0);
     if !is_used || !warps.all(|(block, warp)| warp.live & !arrivals(block, warp) == 0) {
         return false;
     }
-    if let Some(races) = &mut core.races {
+    if let Some(races) = &mut interpreter.races {
         // Threads that have exited have not arrived.
-        let has_exited = |block: &&Block| block.warps.iter().any(|warp| warp.live != warp.lanes);
-        blocks.iter().filter(has_exited).for_each(|block| races.fence(block.common.number as u32));
-        blocks.iter().for_each(|block| races.acquire(block.common.number as u32));
+        let has_exited =
+            |block: &&ThreadBlock| block.warps.iter().any(|warp| warp.live != warp.lanes);
+        blocks.iter().filter(has_exited).for_each(|block| races.fence(block.state.number as u32));
+        blocks.iter().for_each(|block| races.acquire(block.state.number as u32));
     }
     for block in blocks {
-        let Common { order, cluster_arrivals: arrivals, .. } = &mut block.common;
+        let BlockState { order, cluster_arrivals: arrivals, .. } = &mut block.state;
         let mut seen = std::mem::take(&mut arrivals.seen);
         for warp in block.warps.iter().filter(|warp| warp.live == 0) {
             order.arrive(warp.number as usize, &mut seen);
@@ -235,12 +237,12 @@ pub(super) fn complete(core: &mut Core<'_>, blocks: &mut [Block]) -> bool {
             let arrived = std::mem::take(&mut arrivals.arrived[warp.number as usize]);
             let completed = &mut arrivals.completed[warp.number as usize];
             *completed |= arrived;
-            for fragment in &mut warp.fragments {
-                if matches!(fragment.state, State::Cluster) && fragment.mask & !*completed == 0 {
-                    *completed &= !fragment.mask;
+            for group in &mut warp.groups {
+                if matches!(group.state, State::Cluster) && group.mask & !*completed == 0 {
+                    *completed &= !group.mask;
                     order.acquire(warp.number as usize, &arrivals.acquired);
-                    fragment.state = State::Ready;
-                    fragment.pc += 1;
+                    group.state = State::Ready;
+                    group.pc += 1;
                 }
             }
             warp.merge();
@@ -249,13 +251,13 @@ pub(super) fn complete(core: &mut Core<'_>, blocks: &mut [Block]) -> bool {
     true
 }
 
-/// Moves the other blocks of a cluster to `core`, where the block of this rank reaches them, or
+/// Moves the other blocks of a cluster to `interpreter`, where the block of this rank reaches them, or
 /// back.
-pub(super) fn exchange(core: &mut Core<'_>, blocks: &mut [Block], rank: usize) {
-    core.cluster.rank = rank;
-    core.cluster.blocks.resize_with(blocks.len(), Common::default);
+pub(super) fn exchange(interpreter: &mut Interpreter<'_>, blocks: &mut [ThreadBlock], rank: usize) {
+    interpreter.cluster.rank = rank;
+    interpreter.cluster.blocks.resize_with(blocks.len(), BlockState::default);
     for (index, block) in blocks.iter_mut().enumerate().filter(|(index, _)| *index != rank) {
-        std::mem::swap(&mut block.common, &mut core.cluster.blocks[index]);
+        std::mem::swap(&mut block.state, &mut interpreter.cluster.blocks[index]);
     }
 }
 

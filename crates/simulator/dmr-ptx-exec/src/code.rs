@@ -5,10 +5,10 @@ use dmr_ptx_arith::lanes::Instruction as WarpInstruction;
 use dmr_ptx_syntax::SpecialRegister;
 
 use super::atomic::Change;
-use super::cluster::ClusterStep;
-use super::copies::CopyStep;
+use super::cluster::ClusterInst;
+use super::copies::CopyInst;
 use super::fault::SpaceName;
-use super::global::{AccessKind, Scope};
+use super::global::{Qualifier, Scope};
 use super::mbarriers::MemoryBarrier;
 
 /// The number of a register within the registers of its function.
@@ -77,7 +77,7 @@ impl Guard {
 
 /// One decoded instruction.
 #[derive(Clone, Debug)]
-pub(super) struct Step {
+pub(super) struct Inst {
     pub(super) guard: Guard,
     pub(super) op: Op,
 }
@@ -98,7 +98,7 @@ pub(super) struct Location {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
     pub(super) location: Location,
-    pub(super) kind: AccessKind,
+    pub(super) qualifier: Qualifier,
     /// The scope in which it acquires (a load) or releases (a store).
     pub(super) fence: Option<Scope>,
     /// The bytes of an element in memory.
@@ -161,7 +161,7 @@ pub(super) struct Barrier {
 
 /// An arithmetic operation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ArithStep {
+pub(super) struct ArithInst {
     pub(super) arith: Arith,
     pub(super) dst: Reg,
     pub(super) second: Reg,
@@ -175,7 +175,7 @@ pub(super) struct ArithStep {
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Nop,
-    Arith(ArithStep),
+    Arith(ArithInst),
     Copy {
         dst: Reg,
         src: Value,
@@ -245,15 +245,15 @@ pub(super) enum Op {
     /// An instruction on an `mbarrier` object.
     MemoryBarrier(MemoryBarrier),
     /// An instruction of asynchronous copies.
-    Copies(Box<CopyStep>),
-    Cluster(ClusterStep),
+    Copies(Box<CopyInst>),
+    Cluster(ClusterInst),
     /// Refuses what was recognised at load: an index of the refusals of the program.
     Refused(u32),
 }
 
 /// An operation between the lanes of a warp.
 #[derive(Clone, Debug)]
-pub(super) struct WarpStep {
+pub(super) struct WarpInst {
     pub(super) instruction: WarpInstruction,
     pub(super) sources: Vec<Value>,
     pub(super) results: Vec<Reg>,

@@ -1,14 +1,16 @@
 //! Accesses without order: what is noted of each access, and the report of two.
 
-use crate::races::{Kind, Touch as GlobalTouch};
-use dmr_ptx_arith::WARP;
+use crate::races::GlobalAccess;
+use dmr_ptx_arith::{Mask, WARP};
 
-use super::block::Common;
-use super::core::{Core, Stop};
+use super::access::AccessKind;
+use super::block::BlockState;
 use super::fault::{Fault, FaultKind, SpaceName, Thread};
-use super::global::{AccessKind, Scope};
+use super::global::{Qualifier, Scope};
+use super::interpreter::{Interpreter, Stop};
 use super::memory::Reach;
-use super::shadow::{Touch, Touching};
+use super::order::Order;
+use super::shadow::SharedAccess;
 use super::space::{Run, lanes_of};
 use super::warp::Warp;
 
@@ -18,78 +20,78 @@ struct Pair {
     address: u64,
     /// The lane of the later access.
     lane: usize,
-    touching: Touching,
+    kind: AccessKind,
     /// The thread, the access and the instruction of the earlier one.
     other: Thread,
-    earlier: Touching,
+    earlier: AccessKind,
     instruction: u32,
     equal: bool,
 }
 
-impl Core<'_> {
+impl Interpreter<'_> {
     /// Orders accesses of a warp before its later ones, for the threads of `scope`.
-    pub(super) fn fence(&mut self, common: &mut Common, warp: &Warp, scope: Scope) {
-        common.order.fence(warp.number as usize);
+    pub(super) fn fence(&mut self, block: &mut BlockState, warp: &Warp, scope: Scope) {
+        block.order.fence(warp.number as usize);
         if let Some(races) = self.races.as_mut().filter(|_| scope != Scope::Cta) {
-            races.fence(common.number as u32);
+            races.fence(block.number as u32);
         }
     }
 
     /// Notes an access to shared memory; the bytes are what it writes, and have not been written.
-    pub(super) fn touch_shared(
+    pub(super) fn record_shared(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &Warp,
         reach: &Reach,
         run: Run,
-        access: (Touching, &[u8]),
+        access: (AccessKind, &[u8]),
     ) {
         if self.race.is_none()
-            && let Err(stop) = self.check_copies(common, reach, run, access)
+            && let Err(stop) = self.check_copies(block, reach, run, access)
         {
-            self.note_race(common, warp, *stop);
+            self.keep_race(block, warp, *stop);
         }
-        self.touch_ordered(common, warp, reach, run, access);
+        self.record_ordered(block, warp, reach, run, access);
     }
 
     /// Notes an access to shared memory that may be one of a copy in flight.
-    pub(super) fn touch_ordered(
+    pub(super) fn record_ordered(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &Warp,
         reach: &Reach,
         run: Run,
-        access: (Touching, &[u8]),
+        access: (AccessKind, &[u8]),
     ) {
         if self.race.is_none()
-            && let Err(stop) = self.check_shared(common, warp, reach, run, access)
+            && let Err(stop) = self.check_shared(block, warp, reach, run, access)
         {
-            self.note_race(common, warp, *stop);
+            self.keep_race(block, warp, *stop);
         }
     }
 
     /// Notes an access to global memory; the bytes are what it writes, and have not been written.
-    pub(super) fn touch_global(
+    pub(super) fn record_global(
         &mut self,
-        common: &Common,
+        block: &BlockState,
         warp: &Warp,
         reach: &Reach,
         run: Run,
-        access: (Touching, &[u8]),
+        access: (AccessKind, &[u8]),
     ) {
         if self.race.is_none()
-            && let Err(stop) = self.check_global(common, warp, reach, run, access)
+            && let Err(stop) = self.check_global(block, warp, reach, run, access)
         {
-            self.note_race(common, warp, *stop);
+            self.keep_race(block, warp, *stop);
         }
     }
 
     /// Keeps the first race of a launch, which goes on without these checks: memory has then what a
     /// device could have written.
     #[cold]
-    fn note_race(&mut self, common: &Common, warp: &Warp, stop: Stop) {
+    fn keep_race(&mut self, block: &BlockState, warp: &Warp, stop: Stop) {
         let thread = self.thread_index(warp.number * WARP as u32 + stop.lane as u32);
-        let thread = Thread { block: common.index, thread };
+        let thread = Thread { block: block.index, thread };
         let place = self.code.place(self.pc);
         let race = Fault { kind: stop.kind, thread, place, printed: Vec::new(), end: None };
         self.race = Some(Box::new(race));
@@ -98,22 +100,22 @@ impl Core<'_> {
     /// Refuses an access to bytes of an asynchronous copy that is in flight.
     fn check_copies(
         &self,
-        common: &Common,
+        block: &BlockState,
         reach: &Reach,
         run: Run,
-        access: (Touching, &[u8]),
+        access: (AccessKind, &[u8]),
     ) -> Result<(), Box<Stop>> {
-        let (touching, new) = access;
+        let (kind, new) = access;
         let bytes = run.count as u64 * u64::from(reach.bytes);
-        let Some(copy) = common.copies.conflict(run.address, bytes, touching.writes()) else {
+        let Some(copy) = block.copies.conflict(run.address, bytes, kind.writes()) else {
             return Ok(());
         };
         let at = run.address.max(copy.address);
         let lane = run.first + ((at - run.address) / u64::from(reach.bytes)) as usize;
         let end = (run.address + bytes).min(copy.address + copy.bytes);
-        let kept = common.shared.get(at as usize..end as usize);
+        let kept = block.shared.get(at as usize..end as usize);
         let written = new.get((at - run.address) as usize..(end - run.address) as usize);
-        let is_equal = touching == Touching::Write && !copy.is_source && written == kept;
+        let is_equal = kind == AccessKind::Write && !copy.is_source && written == kept;
         if is_equal && !self.checks.equal_writes {
             return Ok(());
         }
@@ -122,8 +124,8 @@ impl Core<'_> {
         let kind = FaultKind::Race {
             space: SpaceName::Shared,
             address: at,
-            access: touching.name(),
-            other: Thread { block: common.index, thread: self.thread_index(copy.thread) },
+            access: kind.name(),
+            other: Thread { block: block.index, thread: self.thread_index(copy.thread) },
             earlier: format!("{verb} by an asynchronous copy at {place}, not waited for"),
             equal: is_equal,
         };
@@ -134,15 +136,15 @@ impl Core<'_> {
     /// writes.
     fn check_global_copies(
         &mut self,
-        common: &Common,
+        block: &BlockState,
         warp: &Warp,
         reach: &Reach,
         run: Run,
-        access: (Touching, &[u8]),
+        access: (AccessKind, &[u8]),
     ) -> Result<(), Box<Stop>> {
-        let (touching, new) = access;
+        let (kind, new) = access;
         let bytes = run.count as u64 * u64::from(reach.bytes);
-        let found = common.copies.global_conflict(run.address, bytes, touching.writes());
+        let found = block.copies.global_conflict(run.address, bytes, kind.writes());
         let Some((copy, at)) = found else { return Ok(()) };
         let index = ((at - run.address) / u64::from(reach.bytes)) as usize;
         let lane = run.first + index;
@@ -154,8 +156,8 @@ impl Core<'_> {
         let mut old = vec![0; each];
         let address = run.address + (index * each) as u64;
         let whole =
-            self.global_access(common, warp, reach, Run { address, first: lane, count: 1 }, each);
-        let is_equal = touching == Touching::Write
+            self.global_access(block, warp, reach, Run { address, first: lane, count: 1 }, each);
+        let is_equal = kind == AccessKind::Write
             && self.memory.read(&whole, &mut old).is_ok()
             && new.get(index * each..(index + 1) * each) == Some(&old[..]);
         if is_equal && !self.checks.equal_writes {
@@ -166,8 +168,8 @@ impl Core<'_> {
         let kind = FaultKind::Race {
             space: SpaceName::Global,
             address: at,
-            access: touching.name(),
-            other: Thread { block: common.index, thread: self.thread_index(copy.thread) },
+            access: kind.name(),
+            other: Thread { block: block.index, thread: self.thread_index(copy.thread) },
             earlier: format!("{verb} by an asynchronous copy at {place}, not waited for"),
             equal: is_equal,
         };
@@ -177,43 +179,38 @@ impl Core<'_> {
     /// Refuses an access to shared memory that is not ordered with another.
     fn check_shared(
         &self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &Warp,
         reach: &Reach,
         run: Run,
-        access: (Touching, &[u8]),
+        access: (AccessKind, &[u8]),
     ) -> Result<(), Box<Stop>> {
-        let Some(shadow) = &mut common.shadow else { return Ok(()) };
-        let (touching, new) = access;
+        let Some(shadow) = &mut block.shadow else { return Ok(()) };
+        let (kind, new) = access;
         let first_thread = warp.number * WARP as u32;
-        let touch = Touch { run, bytes: reach.bytes, first_thread, touching, instruction: self.pc };
-        let mut found = shadow.touch(&touch, &common.order);
+        let made =
+            SharedAccess { run, bytes: reach.bytes, first_thread, kind, instruction: self.pc };
+        let mut found = shadow.record(&made, &block.order);
         if reach.uniform && found.is_none() {
-            // Of lanes that access the same bytes, the first and the last stand for all, unless
-            // lanes were ordered one by one.
-            let last = WARP - 1 - reach.mask.leading_zeros() as usize % WARP;
-            let every = common.order.has_ordered_pairs(warp.number as usize);
-            let rest = if every { reach.mask & (reach.mask - 1) } else { 1 << last };
-            for first in lanes_of(rest) {
-                let touch = Touch { run: Run { first, ..run }, ..touch };
-                found = found.or(shadow.touch(&touch, &common.order));
+            for first in lanes_of(others_to_check(&block.order, warp, reach.mask)) {
+                let made = SharedAccess { run: Run { first, ..run }, ..made };
+                found = found.or(shadow.record(&made, &block.order));
             }
         }
         let Some(conflict) = found else { return Ok(()) };
         let at = conflict.offset as usize;
         let index = at - run.address as usize;
-        let both_write =
-            touching == Touching::Write && conflict.earlier.touching == Touching::Write;
+        let both_write = kind == AccessKind::Write && conflict.earlier.kind == AccessKind::Write;
         let end = (index / reach.bytes as usize + 1) * reach.bytes as usize;
-        let equal = both_write && new.get(index..end) == common.shared.get(at..at + (end - index));
+        let equal = both_write && new.get(index..end) == block.shared.get(at..at + (end - index));
         let thread = self.thread_index(u32::from(conflict.earlier.thread));
         self.report_race(&Pair {
             space: SpaceName::Shared,
             address: conflict.offset,
             lane: conflict.lane,
-            touching,
-            other: Thread { block: common.index, thread },
-            earlier: conflict.earlier.touching,
+            kind,
+            other: Thread { block: block.index, thread },
+            earlier: conflict.earlier.kind,
             instruction: conflict.earlier.instruction,
             equal,
         })
@@ -223,56 +220,48 @@ impl Core<'_> {
     /// flight.
     fn check_global(
         &mut self,
-        common: &Common,
+        block: &BlockState,
         warp: &Warp,
         reach: &Reach,
         run: Run,
-        access: (Touching, &[u8]),
+        access: (AccessKind, &[u8]),
     ) -> Result<(), Box<Stop>> {
         if self.races.is_some() {
-            self.check_global_copies(common, warp, reach, run, access)?;
+            self.check_global_copies(block, warp, reach, run, access)?;
         }
         let Some(races) = &mut self.races else { return Ok(()) };
-        let (touching, new) = access;
+        let (kind, new) = access;
         let lanes = if reach.uniform { reach.mask.count_ones() } else { run.count as u32 };
-        let touch = GlobalTouch {
-            block: common.number as u32,
+        let made = GlobalAccess {
+            block: block.number as u32,
             first_thread: warp.number * WARP as u32,
             address: run.address,
             lane_bytes: reach.bytes,
             first_lane: run.first as u32,
             lanes,
             is_same: reach.uniform,
-            kind: match touching {
-                Touching::Read => Kind::Read,
-                Touching::Write => Kind::Write,
-                Touching::StrongRead => Kind::StrongRead,
-                Touching::StrongWrite if reach.kind == AccessKind::Atomic(Scope::Cta) => {
-                    Kind::BlockWrite
+            kind: match kind {
+                AccessKind::StrongWrite if reach.qualifier == Qualifier::Atomic(Scope::Cta) => {
+                    AccessKind::BlockWrite
                 }
-                Touching::StrongWrite => Kind::StrongWrite,
+                kind => kind,
             },
             instruction: self.pc,
-            stamp: common.order.now(),
+            stamp: block.order.now(),
         };
         let seen = |thread: u32, other: u32, stamp| {
-            common.order.has_seen(thread as u16, other as u16, stamp)
+            block.order.has_seen(thread as u16, other as u16, stamp)
         };
-        let mut found = races.touch(&touch, seen);
-        if reach.uniform && touching != Touching::StrongRead {
-            // Of lanes that access the same bytes, the first and the last stand for all, unless
-            // lanes were ordered one by one.
-            let last = WARP - 1 - reach.mask.leading_zeros() as usize % WARP;
-            let every = common.order.has_ordered_pairs(warp.number as usize);
-            let rest = if every { reach.mask & (reach.mask - 1) } else { 1 << last };
-            for lane in lanes_of(rest) {
-                let touch = GlobalTouch { first_lane: lane as u32, ..touch };
-                found = found.or(races.touch(&touch, seen));
+        let mut found = races.record(&made, seen);
+        if reach.uniform && kind != AccessKind::StrongRead {
+            for lane in lanes_of(others_to_check(&block.order, warp, reach.mask)) {
+                let made = GlobalAccess { first_lane: lane as u32, ..made };
+                found = found.or(races.record(&made, seen));
             }
         }
         let Some(conflict) = found else { return Ok(()) };
         let mut equal = false;
-        if touching == Touching::Write && conflict.earlier.kind == Kind::Write {
+        if kind == AccessKind::Write && conflict.earlier.kind == AccessKind::Write {
             // The bytes that the lane and the earlier one have written, where one access is within
             // the other.
             let address = conflict.address;
@@ -283,7 +272,7 @@ impl Core<'_> {
             let mut old = vec![0; count];
             let both = Reach { bytes: count as u32, ..*reach };
             let at = Run { address, first: lane, count: 1 };
-            let access = self.global_access(common, warp, &both, at, count);
+            let access = self.global_access(block, warp, &both, at, count);
             equal = self.memory.read(&access, &mut old).is_ok()
                 && new.get(index..index + count) == Some(&old[..]);
         }
@@ -292,14 +281,9 @@ impl Core<'_> {
             space: SpaceName::Global,
             address: conflict.address,
             lane: conflict.lane as usize % WARP,
-            touching,
+            kind,
             other: Thread { block: self.block_index(conflict.earlier.block), thread },
-            earlier: match conflict.earlier.kind {
-                Kind::Read => Touching::Read,
-                Kind::Write => Touching::Write,
-                Kind::StrongRead => Touching::StrongRead,
-                Kind::StrongWrite | Kind::BlockWrite => Touching::StrongWrite,
-            },
+            earlier: conflict.earlier.kind,
             instruction: conflict.earlier.instruction,
             equal,
         })
@@ -313,7 +297,7 @@ impl Core<'_> {
         let kind = FaultKind::Race {
             space: pair.space,
             address: pair.address,
-            access: pair.touching.name(),
+            access: pair.kind.name(),
             other: pair.other,
             earlier: format!("accessed ({}) at {place}", pair.earlier.name()),
             equal: pair.equal,
@@ -332,4 +316,15 @@ impl Core<'_> {
         let [x, y, _] = self.grid;
         [block % x, block / x % y, block / x / y]
     }
+}
+
+/// Returns the lanes to check beside the first of `mask`, all of which access the same bytes.
+///
+/// The first and the last are enough: at most one of them is the thread of the earlier access, and
+/// what orders one of them orders the other, unless a warp barrier has ordered single lanes.
+fn others_to_check(order: &Order, warp: &Warp, mask: Mask) -> Mask {
+    if order.has_ordered_pairs(warp.number as usize) {
+        return mask & (mask - 1);
+    }
+    1 << (WARP - 1 - mask.leading_zeros() as usize % WARP)
 }

@@ -2,67 +2,67 @@
 
 use dmr_ptx_arith::{Lanes, Mask, WARP};
 
-use super::block::{BARRIERS, Common};
+use super::block::{BARRIERS, BlockState, Expected};
 use super::code::{Barrier, BarrierKind, Op, Source, Value};
-use super::core::{Core, Flow, Stop, wait};
 use super::fault::{FaultKind, SpaceName};
-use super::global::AccessKind;
+use super::global::Qualifier;
+use super::interpreter::{Flow, Interpreter, Stop, wait};
 use super::memory::{Reach, unwritten};
 use super::program::{Actual, Call, Formal, Target};
 use super::registers::{number, predicate_mask};
 use super::space::{FUNCTION_STRIDE, FUNCTIONS, Run, is_same, lanes_of};
 use super::transfer::extend;
 use super::undefined::{Undefined, undefine};
-use super::warp::{Fragment, Frame, State, Warp};
+use super::warp::{Frame, LaneGroup, State, Warp};
 
 /// The maximum number of registers of a warp, in all functions that it is in.
 const MOST_REGISTERS: u32 = 1 << 18;
 
-impl Core<'_> {
+impl Interpreter<'_> {
     pub(super) fn control(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &mut Fragment,
+        group: &mut LaneGroup,
         op: &Op,
         mask: Mask,
     ) -> Result<Flow, Box<Stop>> {
         if let Op::Branch { target } = *op {
-            if mask == fragment.mask {
-                fragment.pc = target;
+            if mask == group.mask {
+                group.pc = target;
                 return Ok(Flow::Jump);
             }
-            let taken = fragment.split(mask, target);
-            warp.fragments.push(taken);
-            fragment.pc += 1;
+            let taken = group.split(mask, target);
+            warp.groups.push(taken);
+            group.pc += 1;
             return Ok(Flow::Choose);
         }
         // The lanes whose predicate is false go on; the rest of this function is about those of
         // `mask`.
-        let parted = mask != fragment.mask;
+        let parted = mask != group.mask;
         if parted {
-            let others = fragment.split(fragment.mask & !mask, fragment.pc + 1);
-            warp.fragments.push(others);
+            let others = group.split(group.mask & !mask, group.pc + 1);
+            warp.groups.push(others);
         }
         match *op {
-            Op::BranchIndex { index, table } => self.branch_index(warp, fragment, index, table),
+            Op::BranchIndex { index, table } => self.branch_index(warp, group, index, table),
             Op::Call(call) => {
                 let code = self.code;
-                let Some(call_step) = code.calls.get(call as usize) else { return Ok(Flow::Next) };
-                let flow = self.call(common, warp, fragment, call, call_step)?;
-                Ok(if parted { after_split(fragment, flow) } else { flow })
+                let Some(call_inst) = code.calls.get(call as usize) else { return Ok(Flow::Next) };
+                let flow = self.call(block, warp, group, call, call_inst)?;
+                Ok(if parted { after_split(group, flow) } else { flow })
             }
-            Op::Return if !fragment.stack.is_empty() => {
-                self.return_from(warp, fragment);
+            Op::Return if !group.stack.is_empty() => {
+                self.return_from(warp, group);
                 Ok(Flow::Choose)
             }
             _ => {
                 if matches!(op, Op::Return) && !parted && self.checks.divergence {
-                    self.check_left_out(warp, fragment)?;
+                    self.check_left_out(warp, group)?;
                 }
-                warp.live &= !fragment.mask;
-                warp.undefined.clear(0, fragment.mask);
-                fragment.mask = 0;
+                warp.live &= !group.mask;
+                warp.undefined.clear(0, group.mask);
+                group.mask = 0;
                 Ok(Flow::Choose)
             }
         }
@@ -70,19 +70,19 @@ impl Core<'_> {
 
     /// Refuses the end of lanes at an instruction behind a barrier at which others of their warp
     /// wait. Lanes that ended elsewhere have exited early, and a barrier does not wait for these.
-    fn check_left_out(&self, warp: &Warp, fragment: &Fragment) -> Result<(), Box<Stop>> {
-        let waits = |other: &Fragment| match &other.state {
+    fn check_left_out(&self, warp: &Warp, group: &LaneGroup) -> Result<(), Box<Stop>> {
+        let waits = |other: &LaneGroup| match &other.state {
             State::Barrier { barrier, .. } => {
                 let is_whole = barrier.aligned && barrier.threads.is_none();
-                is_whole && self.code.leads(other.pc, fragment.pc)
+                is_whole && self.code.leads(other.pc, group.pc)
             }
             _ => false,
         };
-        if !warp.fragments.iter().any(waits) {
+        if !warp.groups.iter().any(waits) {
             return Ok(());
         }
         let message = "the thread ends, and others of its warp wait at a barrier that it left out";
-        let lane = fragment.mask.trailing_zeros() as usize % WARP;
+        let lane = group.mask.trailing_zeros() as usize % WARP;
         Err(Stop::new(FaultKind::DivergentBarrier(message.to_owned()), lane))
     }
 
@@ -90,13 +90,13 @@ impl Core<'_> {
     fn branch_index(
         &self,
         warp: &mut Warp,
-        fragment: &mut Fragment,
+        group: &mut LaneGroup,
         index: Value,
         table: u32,
     ) -> Result<Flow, Box<Stop>> {
-        let indices = *self.value(warp, fragment.base, index);
+        let indices = *self.value(warp, group.base, index);
         let targets = self.code.tables.get(table as usize).map_or(&[][..], Vec::as_slice);
-        let mut rest = fragment.mask;
+        let mut rest = group.mask;
         while rest != 0 {
             let first = rest.trailing_zeros() as usize;
             let index = indices[first] & 0xffff_ffff;
@@ -108,10 +108,10 @@ impl Core<'_> {
             let same = lanes_of(rest).filter(|&lane| indices[lane] & 0xffff_ffff == index);
             let mask = same.fold(0, |mask: Mask, lane| mask | 1 << lane);
             rest &= !mask;
-            if mask == fragment.mask {
-                fragment.pc = target;
+            if mask == group.mask {
+                group.pc = target;
             } else {
-                warp.fragments.push(fragment.split(mask, target));
+                warp.groups.push(group.split(mask, target));
             }
         }
         Ok(Flow::Choose)
@@ -119,26 +119,26 @@ impl Core<'_> {
 
     fn call(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &mut Fragment,
+        group: &mut LaneGroup,
         number: u32,
         call: &Call,
     ) -> Result<Flow, Box<Stop>> {
         let function = match call.target {
             Target::Function(function) => function,
-            Target::Builtin(builtin) => return self.builtin(common, warp, fragment, builtin, call),
+            Target::Builtin(builtin) => return self.builtin(block, warp, group, builtin, call),
             Target::Indirect(value) => {
-                let undefined = warp.undefined.get(fragment.base, value);
-                self.require(undefined, fragment.mask, "the target of a call")?;
-                let targets = *self.value(warp, fragment.base, value);
-                let first = fragment.mask.trailing_zeros() as usize % WARP;
-                if !is_same(fragment.mask, &targets) {
+                let undefined = warp.undefined.get(group.base, value);
+                self.require(undefined, group.mask, "the target of a call")?;
+                let targets = *self.value(warp, group.base, value);
+                let first = group.mask.trailing_zeros() as usize % WARP;
+                if !is_same(group.mask, &targets) {
                     let others =
-                        lanes_of(fragment.mask).filter(|&lane| targets[lane] != targets[first]);
+                        lanes_of(group.mask).filter(|&lane| targets[lane] != targets[first]);
                     let others = others.fold(0, |mask: Mask, lane| mask | 1 << lane);
-                    let pc = fragment.pc;
-                    warp.fragments.push(fragment.split(others, pc));
+                    let pc = group.pc;
+                    warp.groups.push(group.split(others, pc));
                 }
                 let index = targets[first].wrapping_sub(FUNCTIONS) / FUNCTION_STRIDE;
                 match u32::try_from(index) {
@@ -147,19 +147,19 @@ impl Core<'_> {
                 }
             }
         };
-        let lane = fragment.mask.trailing_zeros() as usize;
+        let lane = group.mask.trailing_zeros() as usize;
         let code = self.code;
         let Some(callee) =
             code.functions.get(function as usize).filter(|callee| callee.is_callable)
         else {
             return Err(self.no_function(FUNCTIONS + u64::from(function) * FUNCTION_STRIDE, lane));
         };
-        if fragment.stack.len() >= self.limits.call_depth as usize {
+        if group.stack.len() >= self.limits.call_depth as usize {
             let message = format!("calls are deeper than {}", self.limits.call_depth);
             return Err(Stop::new(FaultKind::StackOverflow(message), lane));
         }
-        let base = fragment.base + call.registers;
-        let local = u64::from(fragment.local) + call.frame_bytes;
+        let base = group.base + call.registers;
+        let local = u64::from(group.local) + call.frame_bytes;
         if local + callee.frame_bytes > u64::from(self.limits.local_bytes) {
             let message = format!("more than {} bytes of local memory", self.limits.local_bytes);
             return Err(Stop::new(FaultKind::StackOverflow(message), lane));
@@ -172,28 +172,28 @@ impl Core<'_> {
         warp.registers.reserve(registers);
         let local = local as u32;
         warp.local.reserve(local as usize + callee.frame_bytes as usize);
-        warp.local.forget(fragment.mask, local as usize, callee.frame_bytes as usize);
+        warp.local.forget(group.mask, local as usize, callee.frame_bytes as usize);
         for (actual, formal) in call.arguments.iter().zip(&callee.formals) {
             self.pass(
                 warp,
-                fragment.mask,
-                (fragment.base, fragment.local, actual),
+                group.mask,
+                (group.base, group.local, actual),
                 (base, local, &formal.as_actual()),
             );
         }
         let frame = Frame {
             call: number,
             function,
-            pc: fragment.pc + 1,
-            base: fragment.base,
-            local: fragment.local,
-            local_end: fragment.local_end,
+            pc: group.pc + 1,
+            base: group.base,
+            local: group.local,
+            local_end: group.local_end,
         };
-        fragment.stack.push(frame);
-        fragment.base = base;
-        fragment.local = local;
-        fragment.pc = callee.entry;
-        fragment.local_end = local + callee.frame_bytes as u32;
+        group.stack.push(frame);
+        group.base = base;
+        group.local = local;
+        group.pc = callee.entry;
+        group.local_end = local + callee.frame_bytes as u32;
         Ok(Flow::Choose)
     }
 
@@ -201,22 +201,22 @@ impl Core<'_> {
         Stop::new(FaultKind::Invalid(format!("a call to {address:#x}, which is no function")), lane)
     }
 
-    fn return_from(&self, warp: &mut Warp, fragment: &mut Fragment) {
-        let Some(frame) = fragment.stack.pop() else { return };
+    fn return_from(&self, warp: &mut Warp, group: &mut LaneGroup) {
+        let Some(frame) = group.stack.pop() else { return };
         let code = self.code;
         if let (Some(call), Some(callee)) =
             (code.calls.get(frame.call as usize), code.functions.get(frame.function as usize))
         {
             for (formal, actual) in callee.returns.iter().zip(&call.returns) {
-                let from = (fragment.base, fragment.local, &Formal::as_actual(formal));
-                self.pass(warp, fragment.mask, from, (frame.base, frame.local, actual));
+                let from = (group.base, group.local, &Formal::as_actual(formal));
+                self.pass(warp, group.mask, from, (frame.base, frame.local, actual));
             }
         }
-        warp.undefined.clear(fragment.base, fragment.mask);
-        fragment.base = frame.base;
-        fragment.local = frame.local;
-        fragment.pc = frame.pc;
-        fragment.local_end = frame.local_end;
+        warp.undefined.clear(group.base, group.mask);
+        group.base = frame.base;
+        group.local = frame.local;
+        group.pc = frame.pc;
+        group.local_end = frame.local_end;
     }
 
     /// Copies an argument or return value: from and to a register or a variable of the frame.
@@ -266,9 +266,9 @@ impl Core<'_> {
                         if self.checks.uninitialised && written.contains(&0) {
                             let bits: Vec<u8> = written.iter().map(|&it| unwritten(it)).collect();
                             let space = SpaceName::Local;
-                            let kind = AccessKind::Plain;
+                            let qualifier = Qualifier::Plain;
                             let reach =
-                                Reach { space, mask, bytes: len as u32, kind, uniform: false };
+                                Reach { space, mask, bytes: len as u32, qualifier, uniform: false };
                             let run = Run { address, first: lane, count: 1 };
                             let all = undefined.get_or_insert(Undefined::NONE);
                             all.bits[lane] = extend(&bits, 0);
@@ -303,9 +303,9 @@ impl Core<'_> {
 
     pub(super) fn barrier(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &mut Fragment,
+        group: &mut LaneGroup,
         barrier: &Barrier,
         mask: Mask,
     ) -> Result<Flow, Box<Stop>> {
@@ -319,7 +319,7 @@ impl Core<'_> {
                 ))
             }
         };
-        let mut id = one(self.value(warp, fragment.base, barrier.id))?;
+        let mut id = one(self.value(warp, group.base, barrier.id))?;
         if id >= BARRIERS {
             // The ISA has no such barrier. An H200 takes another one.
             if self.checks.divergence {
@@ -330,33 +330,35 @@ impl Core<'_> {
             }
             id %= BARRIERS;
         }
-        let threads =
-            barrier.threads.map(|value| one(self.value(warp, fragment.base, value))).transpose()?;
-        let threads = match common.waits_for(id) {
-            Some(first) if !self.checks.divergence => first,
-            _ => threads,
+        let expected = match barrier.threads {
+            Some(threads) => Expected::Threads(one(self.value(warp, group.base, threads))?),
+            None => Expected::Block,
         };
-        let holds = predicate_mask(self.value(warp, fragment.base, barrier.predicate));
-        common
-            .arrive(warp.number, mask, id, threads, holds)
+        let expected = match block.expected(id) {
+            Some(first) if !self.checks.divergence => first,
+            _ => expected,
+        };
+        let holds = predicate_mask(self.value(warp, group.base, barrier.predicate));
+        block
+            .arrive(warp.number, mask, id, expected, holds)
             .map_err(|kind| Stop::new(kind, mask.trailing_zeros() as usize))?;
-        if mask != fragment.mask {
-            let others = fragment.split(fragment.mask & !mask, fragment.pc + 1);
-            warp.fragments.push(others);
+        if mask != group.mask {
+            let others = group.split(group.mask & !mask, group.pc + 1);
+            warp.groups.push(others);
         }
         if barrier.kind == BarrierKind::Arrive {
-            common.go_ahead(warp.number, id);
-            fragment.pc += 1;
+            block.go_ahead(warp.number, id);
+            group.pc += 1;
             return Ok(Flow::Choose);
         }
-        Ok(wait(fragment, State::Barrier { id, barrier: *barrier }))
+        Ok(wait(group, State::Barrier { id, barrier: *barrier }))
     }
 }
 
-/// Returns the flow of an instruction that only some lanes of a fragment execute.
-fn after_split(fragment: &mut Fragment, flow: Flow) -> Flow {
+/// Returns the flow of an instruction that only some lanes of a group execute.
+fn after_split(group: &mut LaneGroup, flow: Flow) -> Flow {
     if matches!(flow, Flow::Next) {
-        fragment.pc += 1;
+        group.pc += 1;
     }
     Flow::Choose
 }

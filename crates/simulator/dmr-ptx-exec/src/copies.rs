@@ -3,22 +3,22 @@
 
 use dmr_ptx_arith::{Lanes, Mask, WARP};
 
-use super::block::Common;
+use super::access::AccessKind;
+use super::block::BlockState;
 use super::cluster::RANKED;
 use super::code::{Atomic, Location, Transfer, Value};
-use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
-use super::global::{AccessKind, Scope};
+use super::global::{Qualifier, Scope};
 use super::in_flight::{CopyKind, InFlight, Phase};
+use super::interpreter::{Interpreter, Stop};
 use super::memory::{RUN_BYTES, Reach};
-use super::shadow::Touching;
 use super::space::{Run, lanes_of, resolve};
 use super::tensors::{ReducingCopy, TensorCopy};
-use super::warp::{Fragment, Warp};
+use super::warp::{LaneGroup, Warp};
 
 /// A decoded instruction of asynchronous copies.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum CopyStep {
+pub(super) enum CopyInst {
     Lanes(LaneCopy),
     Bulk(BulkCopy),
     Tensor(TensorCopy),
@@ -94,38 +94,38 @@ pub(super) struct Part {
     pub(super) global: Option<u64>,
 }
 
-impl Core<'_> {
-    pub(super) fn copy_step(
+impl Interpreter<'_> {
+    pub(super) fn copy_inst(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &Fragment,
-        step: &CopyStep,
+        group: &LaneGroup,
+        inst: &CopyInst,
         mask: Mask,
     ) -> Result<(), Box<Stop>> {
-        match step {
-            CopyStep::Lanes(copy) => self.copy_lanes(common, warp, fragment, copy, mask),
-            CopyStep::Bulk(copy) => self.copy_bulk(common, warp, fragment, copy, mask),
-            CopyStep::Tensor(copy) => self.copy_tensor(common, warp, fragment, copy, mask),
-            CopyStep::Reducing(copy) => self.copy_reducing(common, warp, fragment, copy, mask),
-            CopyStep::Counted(access) => self.counted_access(common, warp, fragment, access, mask),
-            CopyStep::Commit(kind) => {
+        match inst {
+            CopyInst::Lanes(copy) => self.copy_lanes(block, warp, group, copy, mask),
+            CopyInst::Bulk(copy) => self.copy_bulk(block, warp, group, copy, mask),
+            CopyInst::Tensor(copy) => self.copy_tensor(block, warp, group, copy, mask),
+            CopyInst::Reducing(copy) => self.copy_reducing(block, warp, group, copy, mask),
+            CopyInst::Counted(access) => self.counted_access(block, warp, group, access, mask),
+            CopyInst::Commit(kind) => {
                 let threads = threads_of(warp, mask);
-                threads.for_each(|thread| common.copies.commit(thread, *kind));
+                threads.for_each(|thread| block.copies.commit(thread, *kind));
                 Ok(())
             }
-            CopyStep::Wait { kind, but, is_read } => {
+            CopyInst::Wait { kind, but, is_read } => {
                 for thread in threads_of(warp, mask) {
-                    let copies = common.copies.wait(thread, *kind, *but, *is_read);
-                    self.finish_copies(common, warp, &copies)?;
+                    let copies = block.copies.wait(thread, *kind, *but, *is_read);
+                    self.finish_copies(block, warp, &copies)?;
                 }
                 Ok(())
             }
-            CopyStep::WaitAll => {
+            CopyInst::WaitAll => {
                 for thread in threads_of(warp, mask) {
-                    common.copies.commit(thread, CopyKind::Lane);
-                    let copies = common.copies.wait(thread, CopyKind::Lane, 0, false);
-                    self.finish_copies(common, warp, &copies)?;
+                    block.copies.commit(thread, CopyKind::Lane);
+                    let copies = block.copies.wait(thread, CopyKind::Lane, 0, false);
+                    self.finish_copies(block, warp, &copies)?;
                 }
                 Ok(())
             }
@@ -134,16 +134,15 @@ impl Core<'_> {
 
     fn copy_lanes(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &Fragment,
+        group: &LaneGroup,
         copy: &LaneCopy,
         mask: Mask,
     ) -> Result<(), Box<Stop>> {
-        let to = self.addresses(warp, fragment, &copy.to).map(|address| self.own_address(address));
-        let from = self.addresses(warp, fragment, &copy.from);
-        let fetch =
-            |value: Option<Value>| value.map(|value| *self.value(warp, fragment.base, value));
+        let to = self.addresses(warp, group, &copy.to).map(|address| self.own_address(address));
+        let from = self.addresses(warp, group, &copy.from);
+        let fetch = |value: Option<Value>| value.map(|value| *self.value(warp, group.base, value));
         let sizes = fetch(copy.size);
         let ignores = fetch(copy.ignores);
         let all = u64::from(copy.bytes);
@@ -151,7 +150,7 @@ impl Core<'_> {
             space: SpaceName::Shared,
             mask,
             bytes: u32::from(copy.bytes),
-            kind: AccessKind::Plain,
+            qualifier: Qualifier::Plain,
             uniform: false,
         };
         self.check_aligned(&reach, &to)?;
@@ -169,29 +168,29 @@ impl Core<'_> {
                 global = is_followed.then_some(offset);
                 let source = Reach { space, bytes: copied as u32, ..reach };
                 let run = Run { address: offset, first: lane, count: 1 };
-                self.read_written(common, warp, &source, run, &mut buffer[..copied])?;
+                self.read_written(block, warp, &source, run, &mut buffer[..copied])?;
             }
             let run = Run { address: to[lane], first: lane, count: 1 };
-            self.write_run(common, warp, &reach, run, &buffer[..usize::from(copy.bytes)])?;
+            self.write_run(block, warp, &reach, run, &buffer[..usize::from(copy.bytes)])?;
             let part = Part { address: to[lane], bytes: all, is_source: false, global };
-            self.start_copy(common, warp, (CopyKind::Lane, lane), part, None);
+            self.start_copy(block, warp, (CopyKind::Lane, lane), part, None);
         }
         Ok(())
     }
 
     fn copy_bulk(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &Fragment,
+        group: &LaneGroup,
         copy: &BulkCopy,
         mask: Mask,
     ) -> Result<(), Box<Stop>> {
-        let to = self.addresses(warp, fragment, &copy.to);
-        let from = self.addresses(warp, fragment, &copy.from);
-        let sizes = *self.value(warp, fragment.base, copy.size);
-        let barriers = copy.barrier.map(|barrier| self.addresses(warp, fragment, &barrier));
-        let ranks = copy.ranks.map(|ranks| *self.value(warp, fragment.base, ranks));
+        let to = self.addresses(warp, group, &copy.to);
+        let from = self.addresses(warp, group, &copy.from);
+        let sizes = *self.value(warp, group.base, copy.size);
+        let barriers = copy.barrier.map(|barrier| self.addresses(warp, group, &barrier));
+        let ranks = copy.ranks.map(|ranks| *self.value(warp, group.base, ranks));
         for lane in lanes_of(mask) {
             let size = sizes[lane] & 0xffff_ffff;
             if !size.is_multiple_of(16) {
@@ -199,13 +198,13 @@ impl Core<'_> {
                 return Err(Stop::new(FaultKind::Invalid(message), lane));
             }
             let barrier = barriers.map(|barriers| self.own_address(resolve(barriers[lane]).1));
-            let place = |core: &Self, location: &Location, addresses: &Lanes| {
+            let place = |interpreter: &Self, location: &Location, addresses: &Lanes| {
                 let (space, address) = match location.space {
                     SpaceName::Generic => resolve(addresses[lane]),
                     space => (space, addresses[lane]),
                 };
                 let is_shared = space == SpaceName::Shared;
-                (space, if is_shared { core.own_address(address) } else { address })
+                (space, if is_shared { interpreter.own_address(address) } else { address })
             };
             let source = place(self, &copy.from, &from);
             let target = place(self, &copy.to, &to);
@@ -215,23 +214,23 @@ impl Core<'_> {
             while at < size {
                 let part = (size - at).min(RUN_BYTES as u64) as usize;
                 let (reach, run) = self.bulk_run(source, at, part, lane)?;
-                self.read_written(common, warp, &reach, run, &mut buffer[..part])?;
+                self.read_written(block, warp, &reach, run, &mut buffer[..part])?;
                 for target in &targets {
                     let (reach, run) = self.bulk_run(target.place, at, part, lane)?;
-                    self.write_run(common, warp, &reach, run, &buffer[..part])?;
+                    self.write_run(block, warp, &reach, run, &buffer[..part])?;
                 }
                 at += part as u64;
             }
             if barrier.is_none() && source.0 == SpaceName::Shared {
                 let global = (target.0 == SpaceName::Global).then_some(target.1);
                 let part = Part { address: source.1, bytes: size, is_source: true, global };
-                self.start_copy(common, warp, (CopyKind::Bulk, lane), part, None);
+                self.start_copy(block, warp, (CopyKind::Bulk, lane), part, None);
             }
             for target in &targets {
                 let global = (source.0 == SpaceName::Global).then_some(source.1);
                 let address = target.place.1;
                 let part = Part { address, bytes: size, is_source: false, global };
-                self.finish_target(common, warp, lane, target, part)?;
+                self.finish_target(block, warp, lane, target, part)?;
             }
         }
         Ok(())
@@ -256,7 +255,7 @@ impl Core<'_> {
     /// Notes what a copy has written as in flight, and counts its bytes.
     pub(super) fn finish_target(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &Warp,
         lane: usize,
         target: &CopyTarget,
@@ -265,28 +264,28 @@ impl Core<'_> {
         let Some(object) = target.object else { return Ok(()) };
         // Copies to other blocks are not noted.
         if target.place.1 < RANKED && object < RANKED {
-            let phase = self.phase_of(common, object, lane)?;
-            self.start_copy(common, warp, (CopyKind::Bulk, lane), part, Some(phase));
+            let phase = self.phase_of(block, object, lane)?;
+            self.start_copy(block, warp, (CopyKind::Bulk, lane), part, Some(phase));
         }
-        self.count_bytes(common, warp, lane, object, part.bytes)
+        self.count_bytes(block, warp, lane, object, part.bytes)
     }
 
     fn counted_access(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &Fragment,
+        group: &LaneGroup,
         access: &CountedAccess,
         mask: Mask,
     ) -> Result<(), Box<Stop>> {
         match &access.access {
-            SharedAccess::Store(transfer) => self.store(common, warp, fragment, transfer, mask)?,
-            SharedAccess::Change(atomic) => self.atomic(common, warp, fragment, atomic, mask)?,
+            SharedAccess::Store(transfer) => self.store(block, warp, group, transfer, mask)?,
+            SharedAccess::Change(atomic) => self.atomic(block, warp, group, atomic, mask)?,
         }
-        let objects = self.addresses(warp, fragment, &access.barrier);
+        let objects = self.addresses(warp, group, &access.barrier);
         for lane in lanes_of(mask) {
             let object = self.own_address(resolve(objects[lane]).1);
-            self.count_bytes(common, warp, lane, object, u64::from(access.bytes))?;
+            self.count_bytes(block, warp, lane, object, u64::from(access.bytes))?;
         }
         Ok(())
     }
@@ -294,7 +293,7 @@ impl Core<'_> {
     /// Notes a copy by a lane as in flight.
     pub(super) fn start_copy(
         &self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &Warp,
         origin: (CopyKind, usize),
         part: Part,
@@ -302,8 +301,8 @@ impl Core<'_> {
     ) {
         let Part { address, bytes, is_source, global } = part;
         let end = address.checked_add(bytes);
-        let is_inside = end.is_some_and(|end| end <= common.shared.len() as u64);
-        if common.shadow.is_none() || bytes == 0 || !is_inside {
+        let is_inside = end.is_some_and(|end| end <= block.shared.len() as u64);
+        if block.shadow.is_none() || bytes == 0 || !is_inside {
             return;
         }
         let (kind, lane) = origin;
@@ -321,28 +320,28 @@ impl Core<'_> {
             is_read,
             phase,
         };
-        common.copies.start(copy, common.shared.len());
+        block.copies.start(copy, block.shared.len());
     }
 
     /// Makes the phase of an object in shared memory end with the `cp.async` copies of a lane.
     pub(super) fn count_copies(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &Warp,
         object: Run,
         number: u64,
     ) -> Result<(), Box<Stop>> {
         let thread = warp.number * WARP as u32 + object.first as u32;
-        let copies = common.copies.count(thread, Phase { object: object.address, number });
-        self.finish_copies(common, warp, &copies)?;
-        self.fence(common, warp, Scope::Cta);
+        let copies = block.copies.count(thread, Phase { object: object.address, number });
+        self.finish_copies(block, warp, &copies)?;
+        self.fence(block, warp, Scope::Cta);
         Ok(())
     }
 
     /// Notes the bytes of copies as accessed now, by the threads that have waited for them.
     fn finish_copies(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &Warp,
         copies: &[InFlight],
     ) -> Result<(), Box<Stop>> {
@@ -353,17 +352,17 @@ impl Core<'_> {
                 space: SpaceName::Shared,
                 mask: 1 << lane,
                 bytes: copy.bytes as u32,
-                kind: AccessKind::Plain,
+                qualifier: Qualifier::Plain,
                 uniform: false,
             };
-            let touching = if copy.is_source { Touching::Read } else { Touching::Write };
-            let range = self.shared_range(common, &reach, run, copy.bytes as usize)?;
-            let bytes = common.shared[range].to_vec();
-            self.touch_ordered(common, warp, &reach, run, (touching, &bytes));
+            let kind = if copy.is_source { AccessKind::Read } else { AccessKind::Write };
+            let range = self.shared_range(block, &reach, run, copy.bytes as usize)?;
+            let bytes = block.shared[range].to_vec();
+            self.record_ordered(block, warp, &reach, run, (kind, &bytes));
             if let Some(address) = copy.global.filter(|_| !copy.is_source) {
                 let reach = Reach { space: SpaceName::Global, ..reach };
                 let run = Run { address, ..run };
-                self.touch_global(common, warp, &reach, run, (Touching::Read, &[]));
+                self.record_global(block, warp, &reach, run, (AccessKind::Read, &[]));
             }
         }
         Ok(())
@@ -381,8 +380,8 @@ impl Core<'_> {
         let address = place.1.wrapping_add(at);
         self.check_multiple(space, address, 16, lane)?;
         let mask = 1 << lane;
-        let kind = AccessKind::Plain;
-        let reach = Reach { space, mask, bytes: bytes as u32, kind, uniform: false };
+        let qualifier = Qualifier::Plain;
+        let reach = Reach { space, mask, bytes: bytes as u32, qualifier, uniform: false };
         Ok((reach, Run { address, first: lane, count: 1 }))
     }
 }

@@ -1,33 +1,33 @@
-//! One instruction of a fragment: what computes on registers is here, the rest is called.
+//! One instruction of a group: what computes on registers is here, the rest is called.
 
 use dmr_ptx_arith::{Lanes, Mask, WARP};
 use dmr_ptx_syntax::SpecialRegister;
 
-use super::block::Common;
-use super::code::{ArithStep, Op, Reg, Value};
-use super::core::{Core, Flow, POLLS, RECENT, Stop};
+use super::block::BlockState;
+use super::code::{ArithInst, Op, Reg, Value};
 use super::fault::FaultKind;
+use super::interpreter::{Flow, Interpreter, POLLS, RECENT, Stop};
 use super::program::Code;
 use super::registers::ZERO;
 use super::space::{lanes_of, resolve};
-use super::warp::{Fragment, Warp};
+use super::warp::{LaneGroup, Warp};
 
 /// The number of lanes from which on an operation is computed for all of them.
 const DENSE: u32 = 8;
 
-impl Core<'_> {
+impl Interpreter<'_> {
     pub(super) fn execute(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &mut Fragment,
+        group: &mut LaneGroup,
         op: &Op,
         mask: Mask,
     ) -> Result<Flow, Box<Stop>> {
-        let base = fragment.base;
+        let base = group.base;
         match op {
             Op::Nop => {}
-            Op::Arith(step) => self.arith(warp, base, step, mask),
+            Op::Arith(inst) => self.arith(warp, base, inst, mask),
             Op::Copy { dst, src } => self.map(warp, base, mask, (*dst, *src), |value| value),
             Op::Not { dst, src } => self.map(warp, base, mask, (*dst, *src), |value| value ^ 1),
             Op::Pack { dst, sources, count, bits } => {
@@ -40,7 +40,7 @@ impl Core<'_> {
                 warp.write_uniform(base, *dst, mask, self.special(*register));
             }
             Op::FrameAddress { dst, offset } => {
-                let value = u64::from(fragment.local).wrapping_add_signed(*offset);
+                let value = u64::from(group.local).wrapping_add_signed(*offset);
                 warp.write_uniform(base, *dst, mask, value);
             }
             Op::ToGeneric { dst, src, delta } => {
@@ -50,23 +50,23 @@ impl Core<'_> {
                 let is_in = |value| u64::from(resolve(value).0 == *space);
                 self.map(warp, base, mask, (*dst, *src), is_in);
             }
-            Op::Load(transfer) => self.load(common, warp, fragment, transfer, mask)?,
-            Op::Store(transfer) => self.store(common, warp, fragment, transfer, mask)?,
-            Op::Atomic(atomic) => self.atomic(common, warp, fragment, atomic, mask)?,
+            Op::Load(transfer) => self.load(block, warp, group, transfer, mask)?,
+            Op::Store(transfer) => self.store(block, warp, group, transfer, mask)?,
+            Op::Atomic(atomic) => self.atomic(block, warp, group, atomic, mask)?,
             Op::MemoryBarrier(barrier) => {
-                self.memory_barrier(common, warp, fragment, barrier, mask)?;
+                self.memory_barrier(block, warp, group, barrier, mask)?;
             }
-            Op::Copies(step) => self.copy_step(common, warp, fragment, step, mask)?,
-            Op::Cluster(step) => {
-                return self.cluster_step(common, warp, fragment, step, mask);
+            Op::Copies(inst) => self.copy_inst(block, warp, group, inst, mask)?,
+            Op::Cluster(inst) => {
+                return self.cluster_inst(block, warp, group, inst, mask);
             }
-            Op::Fence(scope) => self.fence(common, warp, *scope),
+            Op::Fence(scope) => self.fence(block, warp, *scope),
             Op::Branch { .. } | Op::BranchIndex { .. } | Op::Call(_) | Op::Return | Op::Exit => {
-                return self.control(common, warp, fragment, op, mask);
+                return self.control(block, warp, group, op, mask);
             }
-            Op::Barrier(barrier) => return self.barrier(common, warp, fragment, barrier, mask),
+            Op::Barrier(barrier) => return self.barrier(block, warp, group, barrier, mask),
             Op::WarpBarrier { .. } | Op::Warp(_) => {
-                return self.warp_operation(common, warp, fragment, op, mask);
+                return self.warp_operation(block, warp, group, op, mask);
             }
             Op::Trap => return Err(Stop::new(FaultKind::Trap, mask.trailing_zeros() as usize)),
             Op::Sleep(duration) => {
@@ -109,33 +109,33 @@ impl Core<'_> {
     }
 
     #[inline(never)]
-    pub(super) fn arith(&mut self, warp: &mut Warp, base: u32, step: &ArithStep, mask: Mask) {
-        let count = usize::from(step.count).min(step.sources.len());
+    pub(super) fn arith(&mut self, warp: &mut Warp, base: u32, inst: &ArithInst, mask: Mask) {
+        let count = usize::from(inst.count).min(inst.sources.len());
         let [result, other] = &mut *self.results;
         let mut values = [&ZERO; 6];
-        let mut uniform = !step.arith.has_carry();
-        for (value, &source) in values.iter_mut().zip(&step.sources[..count]) {
+        let mut uniform = !inst.arith.has_carry();
+        for (value, &source) in values.iter_mut().zip(&inst.sources[..count]) {
             *value = self.sources.fetch(warp, base, source);
             uniform &= self.sources.is_uniform(warp, base, source);
         }
-        let kept = u64::MAX >> (64 - u32::from(step.bits.clamp(1, 64)));
+        let kept = u64::MAX >> (64 - u32::from(inst.bits.clamp(1, 64)));
         if uniform {
-            step.arith.eval(&values[..count], result, other, 1, &mut 0);
-            warp.write_uniform(base, step.dst, mask, result[0] & kept);
-            warp.write_uniform(base, step.second, mask, other[0]);
+            inst.arith.eval(&values[..count], result, other, 1, &mut 0);
+            warp.write_uniform(base, inst.dst, mask, result[0] & kept);
+            warp.write_uniform(base, inst.second, mask, other[0]);
             return;
         }
         // A plain loop over all lanes is faster than one over many of them.
         let is_dense = mask == Mask::MAX || mask.count_ones() >= DENSE;
         let computed = if is_dense { Mask::MAX } else { mask };
         let mut carry = warp.carry;
-        step.arith.eval(&values[..count], result, other, computed, &mut carry);
+        inst.arith.eval(&values[..count], result, other, computed, &mut carry);
         warp.carry = warp.carry & !mask | carry & mask;
         if kept != u64::MAX {
             result.iter_mut().for_each(|value| *value &= kept);
         }
-        warp.write(base, step.dst, mask, result);
-        warp.write(base, step.second, mask, other);
+        warp.write(base, inst.dst, mask, result);
+        warp.write(base, inst.second, mask, other);
     }
 
     fn pack(

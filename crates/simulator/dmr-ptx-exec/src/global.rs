@@ -14,7 +14,7 @@ pub enum Scope {
 /// The behaviour of an access beside those of other threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum AccessKind {
+pub enum Qualifier {
     /// `ld`, `st` without a qualifier, `.weak`.
     Plain,
     /// `ld.global.nc`, `ldu`, `ld.const`: of memory that nothing writes while the kernel runs.
@@ -45,7 +45,7 @@ pub struct Access {
     /// The number in its block of the thread of lane 0: x first, then y, then z.
     pub first_thread: u32,
     /// The behaviour beside other accesses.
-    pub kind: AccessKind,
+    pub qualifier: Qualifier,
     /// The instruction, for `Program::place`.
     pub instruction: u32,
 }

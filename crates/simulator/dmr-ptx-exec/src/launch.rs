@@ -3,12 +3,12 @@
 use dmr_ptx_arith::lanes::Work;
 use dmr_ptx_arith::{Lanes, Mask, WARP};
 
-use super::block::{Block, Common};
+use super::block::{BlockState, ThreadBlock};
 use super::clock::Clock;
 use super::cluster::{self, Cluster, MOST_BLOCKS};
-use super::core::{Core, Faulted};
 use super::fault::{Checks, Fault, FaultKind, Finished, Limits, Place, Thread};
 use super::global::GlobalMemory;
+use super::interpreter::{Faulted, Interpreter};
 use super::program::{Kernel, Program, Symbol};
 use super::registers::Sources;
 use super::special::depends_on_block;
@@ -92,7 +92,7 @@ impl<'a> Launch<'a> {
         } else {
             memory
         };
-        let mut core = Core {
+        let mut interpreter = Interpreter {
             code: &self.program.code,
             sources: Sources {
                 code: &self.program.code,
@@ -110,7 +110,7 @@ impl<'a> Launch<'a> {
             clock: Clock::default(),
             printed: Vec::new(),
             polls: 0,
-            recent: [0; super::core::RECENT],
+            recent: [0; super::interpreter::RECENT],
             changed: false,
             buffer: Vec::new(),
             unwritten: Vec::new(),
@@ -124,25 +124,25 @@ impl<'a> Launch<'a> {
             pc: 0,
             local_end: 0,
         };
-        match self.run_blocks(&mut core, shared.bytes) {
-            Ok(()) if let Some(race) = core.race => {
-                Err(Box::new(Fault { printed: core.printed, ..*race }))
+        match self.run_blocks(&mut interpreter, shared.bytes) {
+            Ok(()) if let Some(race) = interpreter.race => {
+                Err(Box::new(Fault { printed: interpreter.printed, ..*race }))
             }
             Ok(()) => Ok(Finished {
-                instructions: core.executed,
-                nanoseconds: core.clock.now(core.executed),
-                thread_instructions: core.thread_instructions,
-                printed: core.printed,
+                instructions: interpreter.executed,
+                nanoseconds: interpreter.clock.now(interpreter.executed),
+                thread_instructions: interpreter.thread_instructions,
+                printed: interpreter.printed,
             }),
             Err(failure) => {
                 let thread = Thread {
                     block: failure.block,
-                    thread: core.thread_index(failure.faulted.thread),
+                    thread: interpreter.thread_index(failure.faulted.thread),
                 };
-                let place = core.code.place(failure.faulted.pc);
+                let place = interpreter.code.place(failure.faulted.pc);
                 let kind = failure.faulted.kind;
-                let fault = Fault { kind, thread, place, printed: core.printed, end: None };
-                Err(Box::new(match core.race {
+                let fault = Fault { kind, thread, place, printed: interpreter.printed, end: None };
+                Err(Box::new(match interpreter.race {
                     Some(race) => Fault {
                         printed: fault.printed.clone(),
                         end: Some(Box::new(fault)),
@@ -254,10 +254,14 @@ impl<'a> Launch<'a> {
         self.program.code.symbols.iter().map(|symbol| [address(symbol); WARP]).collect()
     }
 
-    fn run_blocks(&self, core: &mut Core<'_>, shared: usize) -> Result<(), Box<Failure>> {
+    fn run_blocks(
+        &self,
+        interpreter: &mut Interpreter<'_>,
+        shared: usize,
+    ) -> Result<(), Box<Failure>> {
         let total = volume(self.grid);
-        let mut resident: Vec<Block> = Vec::new();
-        let mut spare: Vec<Block> = Vec::new();
+        let mut resident: Vec<ThreadBlock> = Vec::new();
+        let mut spare: Vec<ThreadBlock> = Vec::new();
         let mut next = 0;
         let mut idle = 0;
         let mut rounds = 0;
@@ -267,18 +271,18 @@ impl<'a> Launch<'a> {
                 if next == total {
                     return Ok(());
                 }
-                self.start(core, &mut resident, &mut next, shared, &mut spare);
+                self.start(interpreter, &mut resident, &mut next, shared, &mut spare);
             }
-            core.changed = false;
+            interpreter.changed = false;
             rounds += 1;
             let cluster = volume(self.cluster) as usize;
             for blocks in resident.chunks_mut(cluster) {
-                run_cluster(core, blocks)?;
+                run_cluster(interpreter, blocks)?;
             }
             let mut index = 0;
             while index < resident.len() {
                 let end = (index + cluster).min(resident.len());
-                if resident[index..end].iter().all(Block::is_finished) {
+                if resident[index..end].iter().all(ThreadBlock::is_finished) {
                     rounds = 0;
                     spare.extend(resident.drain(index..end));
                 } else {
@@ -297,14 +301,14 @@ impl<'a> Launch<'a> {
                 let more = (resident.len() / 2).max(1).min(room).div_ceil(cluster);
                 for _ in 0..more {
                     if next < total {
-                        self.start(core, &mut resident, &mut next, shared, &mut spare);
+                        self.start(interpreter, &mut resident, &mut next, shared, &mut spare);
                     }
                 }
-            } else if core.changed || !all_poll {
+            } else if interpreter.changed || !all_poll {
                 idle = 0;
             } else {
-                let now = core.clock.now(core.executed);
-                let reads = core.clock.reads();
+                let now = interpreter.clock.now(interpreter.executed);
+                let reads = interpreter.clock.reads();
                 if idle == 0 {
                     idle_since = (now, reads);
                 }
@@ -322,30 +326,36 @@ impl<'a> Launch<'a> {
     /// Makes the blocks of a cluster resident.
     fn start(
         &self,
-        core: &Core<'_>,
-        resident: &mut Vec<Block>,
+        interpreter: &Interpreter<'_>,
+        resident: &mut Vec<ThreadBlock>,
         next: &mut u64,
         shared: usize,
-        spare: &mut Vec<Block>,
+        spare: &mut Vec<ThreadBlock>,
     ) {
         for _ in 0..volume(self.cluster) {
-            resident.push(self.block(core, *next, shared, spare));
+            resident.push(self.block(interpreter, *next, shared, spare));
             *next += 1;
         }
     }
 
     /// Makes a block resident: of the state of a finished one, if there is one.
-    fn block(&self, core: &Core<'_>, start: u64, shared: usize, spare: &mut Vec<Block>) -> Block {
+    fn block(
+        &self,
+        interpreter: &Interpreter<'_>,
+        start: u64,
+        shared: usize,
+        spare: &mut Vec<ThreadBlock>,
+    ) -> ThreadBlock {
         let index = cluster::block_index(start, self.grid, self.cluster);
         let [x, y, z] = index.map(u64::from);
         let number = x + u64::from(self.grid[0]) * (y + u64::from(self.grid[1]) * z);
-        let mut block = spare.pop().unwrap_or_else(|| self.new_block(core, shared));
-        block.common.restart(number, index);
-        let entry = core.code.functions.get(self.kernel.function as usize);
+        let mut block = spare.pop().unwrap_or_else(|| self.new_block(interpreter, shared));
+        block.state.restart(number, index);
+        let entry = interpreter.code.functions.get(self.kernel.function as usize);
         let (pc, frame) = entry.map_or((0, 0), |entry| (entry.entry, entry.frame_bytes as u32));
         for warp in &mut block.warps {
             warp.restart(pc, frame);
-            for (at, &register) in core.code.specials.iter().enumerate() {
+            for (at, &register) in interpreter.code.specials.iter().enumerate() {
                 if depends_on_block(register) {
                     let lanes = self.special(register, index, warp.number as usize, shared);
                     warp.specials.set(at, &lanes);
@@ -356,9 +366,9 @@ impl<'a> Launch<'a> {
     }
 
     /// Makes the state of a block.
-    fn new_block(&self, core: &Core<'_>, shared: usize) -> Block {
+    fn new_block(&self, interpreter: &Interpreter<'_>, shared: usize) -> ThreadBlock {
         let threads = volume(self.block) as usize;
-        let entry = core.code.functions.get(self.kernel.function as usize);
+        let entry = interpreter.code.functions.get(self.kernel.function as usize);
         let (registers, frame) =
             entry.map_or((1, 0), |entry| (entry.registers as usize, entry.frame_bytes as usize));
         let make = |number: usize| {
@@ -366,14 +376,14 @@ impl<'a> Launch<'a> {
             let mut warp = Warp::new(number as u32, ((1u64 << lanes) - 1) as Mask);
             warp.registers.reserve(registers.max(1));
             warp.local.reserve(frame);
-            warp.specials.reserve(core.code.specials.len());
-            for (at, &register) in core.code.specials.iter().enumerate() {
+            warp.specials.reserve(interpreter.code.specials.len());
+            for (at, &register) in interpreter.code.specials.iter().enumerate() {
                 warp.specials.set(at, &self.special(register, [0; 3], number, shared));
             }
             warp
         };
         let warps: Vec<Warp> = (0..threads.div_ceil(WARP)).map(make).collect();
-        Block { common: Common::new(shared, warps.len(), self.checks), warps }
+        ThreadBlock { state: BlockState::new(shared, warps.len(), self.checks), warps }
     }
 }
 
@@ -390,61 +400,67 @@ struct Failure {
 }
 
 /// Runs the blocks of a cluster, each for a round.
-fn run_cluster(core: &mut Core<'_>, blocks: &mut [Block]) -> Result<(), Box<Failure>> {
+fn run_cluster(
+    interpreter: &mut Interpreter<'_>,
+    blocks: &mut [ThreadBlock],
+) -> Result<(), Box<Failure>> {
     for rank in 0..blocks.len() {
         if blocks.len() > 1 {
-            cluster::exchange(core, blocks, rank);
+            cluster::exchange(interpreter, blocks, rank);
         }
-        let result = run_round(core, &mut blocks[rank]);
+        let result = run_round(interpreter, &mut blocks[rank]);
         if blocks.len() > 1 {
-            cluster::exchange(core, blocks, rank);
+            cluster::exchange(interpreter, blocks, rank);
         }
         result?;
     }
-    let is_complete = cluster::complete(core, blocks);
-    let waits = |block: &Block| !block.is_ready() && !block.is_finished();
+    let is_complete = cluster::complete(interpreter, blocks);
+    let waits = |block: &ThreadBlock| !block.is_ready() && !block.is_finished();
     let is_stuck = !is_complete && blocks.iter().all(|block| !block.is_ready());
     match blocks.iter().find(|block| waits(block)).filter(|_| is_stuck) {
         None => Ok(()),
         Some(block) => {
             let faulted = block.describe_stuck();
-            Err(Box::new(Failure { block: block.common.index, faulted }))
+            Err(Box::new(Failure { block: block.state.index, faulted }))
         }
     }
 }
 
 /// Runs every warp of a block for a slice.
-fn run_round(core: &mut Core<'_>, block: &mut Block) -> Result<(), Box<Failure>> {
-    let index = block.common.index;
-    core.index = index;
+fn run_round(
+    interpreter: &mut Interpreter<'_>,
+    block: &mut ThreadBlock,
+) -> Result<(), Box<Failure>> {
+    let index = block.state.index;
+    interpreter.index = index;
     let failure = |faulted| Box::new(Failure { block: index, faulted });
     for number in 0..block.warps.len() {
         let warp = &mut block.warps[number];
         if !warp.is_ready() {
             continue;
         }
-        core.run_warp(&mut block.common, warp).map_err(|faulted| failure(*faulted))?;
-        block.complete_barriers(core.checks).map_err(|faulted| failure(*faulted))?;
+        interpreter.run_warp(&mut block.state, warp).map_err(|faulted| failure(*faulted))?;
+        block.complete_barriers(interpreter.checks).map_err(|faulted| failure(*faulted))?;
     }
     Ok(())
 }
 
-fn no_progress(resident: &[Block], waiting: u64) -> Box<Failure> {
+fn no_progress(resident: &[ThreadBlock], waiting: u64) -> Box<Failure> {
     let block = resident.first();
     let warp = block.and_then(|block| block.warps.iter().find(|warp| warp.is_ready()));
-    let fragment = warp.and_then(|warp| warp.fragments.iter().find(|fragment| fragment.is_ready()));
+    let group = warp.and_then(|warp| warp.groups.iter().find(|group| group.is_ready()));
     let message = format!(
         "every thread of the {} resident blocks polls memory that no thread changes, and {waiting} blocks have not started",
         resident.len()
     );
     let thread = warp.map_or(0, |warp| warp.number * WARP as u32)
-        + fragment.map_or(0, |fragment| fragment.mask.trailing_zeros() % WARP as u32);
+        + group.map_or(0, |group| group.mask.trailing_zeros() % WARP as u32);
     Box::new(Failure {
-        block: block.map_or([0; 3], |block| block.common.index),
+        block: block.map_or([0; 3], |block| block.state.index),
         faulted: Faulted {
             kind: FaultKind::NoProgress(message),
             thread,
-            pc: fragment.map_or(0, |fragment| fragment.pc),
+            pc: group.map_or(0, |group| group.pc),
         },
     })
 }

@@ -8,7 +8,7 @@
 //! | `load` | a parsed module into a program |
 //! | `launch` | a launch: resident blocks, and the turns of their warps |
 //! | `special` | the special registers of a warp |
-//! | `core` | the fragments of a warp, and one instruction after another |
+//! | `interpreter` | the groups of a warp, and one instruction after another |
 //! | `execute` | one instruction |
 //! | `registers` | the registers of a warp, and which of them are uniform |
 //! | `warp`, `block` | the state of a warp and of a block; barriers |
@@ -27,6 +27,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod atomic;
 mod atomics;
 mod block;
@@ -36,12 +37,11 @@ mod code;
 mod conflict;
 mod control;
 mod copies;
-mod core;
 mod execute;
 mod fault;
 mod global;
-mod hash;
 mod in_flight;
+mod interpreter;
 mod launch;
 mod load;
 mod mbarrier;
@@ -66,7 +66,7 @@ mod workspace;
 pub use fault::{
     CallLine, Checks, Fault, FaultKind, Finished, Limits, Place, SourceLine, SpaceName, Thread,
 };
-pub use global::{Access, AccessError, AccessKind, GlobalMemory, Scope};
+pub use global::{Access, AccessError, GlobalMemory, Qualifier, Scope};
 pub use launch::Launch;
 pub use program::{Global, InitialBytes, Kernel, LoadError, Param, Program, Relocation};
 pub use tensor_map::{Swizzle, TENSOR_MAP_BYTES, TensorDimension, TensorElement, TensorMap};

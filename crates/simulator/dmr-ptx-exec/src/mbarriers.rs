@@ -3,17 +3,17 @@
 use crate::mbarrier::{Instruction, complete_bytes, phase};
 use dmr_ptx_arith::{Mask, WARP};
 
-use super::block::Common;
+use super::access::AccessKind;
+use super::block::BlockState;
 use super::cluster::RANKED;
 use super::code::{Location, NO_REG, Reg, Value};
-use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
-use super::global::{AccessKind, Scope};
+use super::global::{Qualifier, Scope};
 use super::in_flight::Phase;
+use super::interpreter::{Interpreter, Stop};
 use super::memory::Reach;
-use super::shadow::Touching;
 use super::space::{Run, lanes_of, window};
-use super::warp::{Fragment, Warp};
+use super::warp::{LaneGroup, Warp};
 
 /// The bytes of an object.
 const BYTES: u32 = 8;
@@ -29,16 +29,16 @@ pub(super) struct MemoryBarrier {
     pub(super) dst: Reg,
 }
 
-impl Core<'_> {
+impl Interpreter<'_> {
     pub(super) fn memory_barrier(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &Fragment,
+        group: &LaneGroup,
         barrier: &MemoryBarrier,
         mask: Mask,
     ) -> Result<(), Box<Stop>> {
-        let base = fragment.base;
+        let base = group.base;
         let operands = barrier.operand.map(|operand| *self.value(warp, base, operand));
         let operand = |lane: usize| operands.map(|operands| operands[lane]);
         let Some(location) = &barrier.location else {
@@ -49,24 +49,24 @@ impl Core<'_> {
             }
             return Ok(());
         };
-        let addresses = self.addresses(warp, fragment, location);
+        let addresses = self.addresses(warp, group, location);
         if barrier.instruction.releases {
-            self.fence(common, warp, Scope::Cta);
+            self.fence(block, warp, Scope::Cta);
         }
         let mut is_seen = false;
-        self.for_each_space(location, mask, &addresses, |core, space, mask, addresses| {
-            let kind = AccessKind::Atomic(Scope::Cta);
-            let reach = Reach { space, mask, bytes: BYTES, kind, uniform: false };
+        self.for_each_space(location, mask, &addresses, |interpreter, space, mask, addresses| {
+            let qualifier = Qualifier::Atomic(Scope::Cta);
+            let reach = Reach { space, mask, bytes: BYTES, qualifier, uniform: false };
             if space != SpaceName::Shared {
                 let message = format!("an mbarrier object in {space} memory");
                 return Err(Stop::invalid(message, mask));
             }
-            core.check_aligned(&reach, addresses)?;
+            interpreter.check_aligned(&reach, addresses)?;
             for lane in lanes_of(mask) {
                 let run = Run { address: addresses[lane], first: lane, count: 1 };
                 let place = (&reach, run);
-                let result = core.memory_barrier_lane(
-                    common,
+                let result = interpreter.memory_barrier_lane(
+                    block,
                     warp,
                     place,
                     &barrier.instruction,
@@ -78,7 +78,7 @@ impl Core<'_> {
             Ok(())
         })?;
         if barrier.instruction.acquires && is_seen {
-            self.fence(common, warp, Scope::Cta);
+            self.fence(block, warp, Scope::Cta);
         }
         if barrier.instruction.is_read() && !is_seen {
             self.polls += 1;
@@ -89,7 +89,7 @@ impl Core<'_> {
     /// Runs an instruction on the object of one lane, and returns its result.
     fn memory_barrier_lane(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &Warp,
         place: (&Reach, Run),
         instruction: &Instruction,
@@ -97,42 +97,46 @@ impl Core<'_> {
     ) -> Result<u64, Box<Stop>> {
         let (reach, run) = place;
         if run.address >= RANKED {
-            return self.in_block(common, (run.address, run.first), |core, common, address| {
-                common.visited.insert(address);
-                let place = (reach, Run { address, ..run });
-                core.memory_barrier_lane(common, warp, place, instruction, operand)
-            });
+            return self.in_block(
+                block,
+                (run.address, run.first),
+                |interpreter, block, address| {
+                    block.visited.insert(address);
+                    let place = (reach, Run { address, ..run });
+                    interpreter.memory_barrier_lane(block, warp, place, instruction, operand)
+                },
+            );
         }
-        let range = self.shared_range(common, reach, run, BYTES as usize)?;
+        let range = self.shared_range(block, reach, run, BYTES as usize)?;
         if range.is_empty() {
             return Ok(0);
         }
         let reads = instruction.is_read();
-        let touching = if reads { Touching::StrongRead } else { Touching::StrongWrite };
-        self.touch_shared(common, warp, reach, run, (touching, &[]));
+        let kind = if reads { AccessKind::StrongRead } else { AccessKind::StrongWrite };
+        self.record_shared(block, warp, reach, run, (kind, &[]));
         let mut bits = [0; BYTES as usize];
-        bits.copy_from_slice(&common.shared[range.clone()]);
+        bits.copy_from_slice(&block.shared[range.clone()]);
         let outcome = instruction.apply(u64::from_le_bytes(bits), operand);
         let outcome = outcome.map_err(|defect| stop(&defect, run.first))?;
         let generic = run.address.wrapping_add(window(SpaceName::Shared));
         if reads {
             if outcome.result != 0 {
-                common.order.observe(warp.number as usize, generic);
-                common.copies.complete(run.address, phase(outcome.object));
-                if common.visited.contains(&run.address) {
+                block.order.observe(warp.number as usize, generic);
+                block.copies.complete(run.address, phase(outcome.object));
+                if block.visited.contains(&run.address) {
                     // The order of the threads of other blocks is not known.
-                    common.order.block();
+                    block.order.block();
                 }
             }
             return Ok(outcome.result);
         }
         if instruction.counts_copies() {
-            self.count_copies(common, warp, run, phase(u64::from_le_bytes(bits)))?;
+            self.count_copies(block, warp, run, phase(u64::from_le_bytes(bits)))?;
         }
-        common.order.publish(warp.number as usize, generic);
-        common.shared[range.clone()].copy_from_slice(&outcome.object.to_le_bytes());
+        block.order.publish(warp.number as usize, generic);
+        block.shared[range.clone()].copy_from_slice(&outcome.object.to_le_bytes());
         if self.checks.uninitialised {
-            common.written[range].fill(1);
+            block.written[range].fill(1);
         }
         self.polls = 0;
         self.changed = true;
@@ -140,23 +144,28 @@ impl Core<'_> {
     }
 }
 
-impl Core<'_> {
+impl Interpreter<'_> {
     /// Returns the phase of the object at `address` of shared memory.
     pub(super) fn phase_of(
         &self,
-        common: &Common,
+        block: &BlockState,
         address: u64,
         lane: usize,
     ) -> Result<Phase, Box<Stop>> {
         debug_assert!(address < RANKED);
-        let kind = AccessKind::Atomic(Scope::Cta);
-        let reach =
-            Reach { space: SpaceName::Shared, mask: 1 << lane, bytes: BYTES, kind, uniform: false };
+        let qualifier = Qualifier::Atomic(Scope::Cta);
+        let reach = Reach {
+            space: SpaceName::Shared,
+            mask: 1 << lane,
+            bytes: BYTES,
+            qualifier,
+            uniform: false,
+        };
         let run = Run { address, first: lane, count: 1 };
-        let range = self.shared_range(common, &reach, run, BYTES as usize)?;
+        let range = self.shared_range(block, &reach, run, BYTES as usize)?;
         let mut bits = [0; BYTES as usize];
         if !range.is_empty() {
-            bits.copy_from_slice(&common.shared[range]);
+            bits.copy_from_slice(&block.shared[range]);
         }
         Ok(Phase { object: address, number: phase(u64::from_le_bytes(bits)) })
     }
@@ -164,34 +173,39 @@ impl Core<'_> {
     /// Counts the bytes of a copy that a lane has made at the object at `address` of shared memory.
     pub(super) fn count_bytes(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &Warp,
         lane: usize,
         address: u64,
         bytes: u64,
     ) -> Result<(), Box<Stop>> {
         if address >= RANKED {
-            return self.in_block(common, (address, lane), |core, common, address| {
-                common.visited.insert(address);
-                core.count_bytes(common, warp, lane, address, bytes)
+            return self.in_block(block, (address, lane), |interpreter, block, address| {
+                block.visited.insert(address);
+                interpreter.count_bytes(block, warp, lane, address, bytes)
             });
         }
-        let kind = AccessKind::Atomic(Scope::Cta);
-        let reach =
-            Reach { space: SpaceName::Shared, mask: 1 << lane, bytes: BYTES, kind, uniform: false };
+        let qualifier = Qualifier::Atomic(Scope::Cta);
+        let reach = Reach {
+            space: SpaceName::Shared,
+            mask: 1 << lane,
+            bytes: BYTES,
+            qualifier,
+            uniform: false,
+        };
         let run = Run { address, first: lane, count: 1 };
-        let range = self.shared_range(common, &reach, run, BYTES as usize)?;
+        let range = self.shared_range(block, &reach, run, BYTES as usize)?;
         if range.is_empty() {
             return Ok(());
         }
-        self.touch_shared(common, warp, &reach, run, (Touching::StrongWrite, &[]));
-        self.fence(common, warp, Scope::Cta);
-        common.order.publish(warp.number as usize, address.wrapping_add(window(SpaceName::Shared)));
+        self.record_shared(block, warp, &reach, run, (AccessKind::StrongWrite, &[]));
+        self.fence(block, warp, Scope::Cta);
+        block.order.publish(warp.number as usize, address.wrapping_add(window(SpaceName::Shared)));
         let mut bits = [0; BYTES as usize];
-        bits.copy_from_slice(&common.shared[range.clone()]);
+        bits.copy_from_slice(&block.shared[range.clone()]);
         let object = complete_bytes(u64::from_le_bytes(bits), bytes)
             .map_err(|defect| stop(&defect, lane))?;
-        common.shared[range].copy_from_slice(&object.to_le_bytes());
+        block.shared[range].copy_from_slice(&object.to_le_bytes());
         self.polls = 0;
         self.changed = true;
         Ok(())

@@ -2,13 +2,13 @@
 
 use dmr_ptx_arith::{Lanes, Mask, WARP};
 
-use super::block::Common;
+use super::access::AccessKind;
+use super::block::BlockState;
 use super::cluster::RANKED;
 use super::code::Location;
-use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
-use super::global::{Access, AccessKind};
-use super::shadow::Touching;
+use super::global::{Access, Qualifier};
+use super::interpreter::{Interpreter, Stop};
 use super::space::{Run, SHARED, lanes_of, resolve, window};
 use super::warp::Warp;
 
@@ -22,7 +22,7 @@ pub(super) struct Reach {
     pub(super) mask: Mask,
     /// The bytes of a lane.
     pub(super) bytes: u32,
-    pub(super) kind: AccessKind,
+    pub(super) qualifier: Qualifier,
     /// True if all lanes of `mask` access the same bytes, those of one run.
     pub(super) uniform: bool,
 }
@@ -44,7 +44,7 @@ impl Reach {
     }
 }
 
-impl Core<'_> {
+impl Interpreter<'_> {
     /// Calls `access` for each space that lanes of `mask` address, with the offsets in that space.
     pub(super) fn for_each_space(
         &mut self,
@@ -76,13 +76,13 @@ impl Core<'_> {
     /// written.
     pub(super) fn read_written(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
         reach: &Reach,
         run: Run,
         into: &mut [u8],
     ) -> Result<(), Box<Stop>> {
-        self.read_run(common, warp, reach, run, into)?;
+        self.read_run(block, warp, reach, run, into)?;
         let mut lanes = self.unwritten.chunks(reach.bytes as usize);
         match lanes.position(|lane| !lane.contains(&0)) {
             None => Ok(()),
@@ -97,18 +97,18 @@ impl Core<'_> {
     /// no thread has written.
     pub(super) fn read_run(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
         reach: &Reach,
         run: Run,
         into: &mut [u8],
     ) -> Result<(), Box<Stop>> {
         self.unwritten.clear();
-        let strong = matches!(reach.kind, AccessKind::Volatile | AccessKind::Atomic(_));
+        let strong = matches!(reach.qualifier, Qualifier::Volatile | Qualifier::Atomic(_));
         if strong {
             let generic = run.address.wrapping_add(window(reach.space));
             for index in 0..run.count as u64 {
-                common.order.observe(
+                block.order.observe(
                     warp.number as usize,
                     generic.wrapping_add(index * u64::from(reach.bytes)),
                 );
@@ -117,24 +117,24 @@ impl Core<'_> {
         match reach.space {
             SpaceName::Shared if run.address >= RANKED => {
                 into.fill(0);
-                self.in_block(common, (run.address, run.first), |core, common, address| {
-                    core.read_run(common, warp, reach, Run { address, ..run }, into)
+                self.in_block(block, (run.address, run.first), |interpreter, block, address| {
+                    interpreter.read_run(block, warp, reach, Run { address, ..run }, into)
                 })
             }
             SpaceName::Shared => {
-                let range = self.shared_range(common, reach, run, into.len())?;
+                let range = self.shared_range(block, reach, run, into.len())?;
                 if range.len() < into.len() {
-                    return self.read_head(common, warp, reach, run, into, range.len());
+                    return self.read_head(block, warp, reach, run, into, range.len());
                 }
-                into.copy_from_slice(&common.shared[range.clone()]);
-                if self.checks.uninitialised && common.written[range.clone()].contains(&0) {
-                    self.note_unwritten(into.len(), 0, &common.written[range]);
+                into.copy_from_slice(&block.shared[range.clone()]);
+                if self.checks.uninitialised && block.written[range.clone()].contains(&0) {
+                    self.mark_unwritten(into.len(), 0, &block.written[range]);
                 }
-                let touching = if strong { Touching::StrongRead } else { Touching::Read };
+                let kind = AccessKind::read(strong);
                 if strong {
-                    self.note_read(run.address, into);
+                    self.count_poll(run.address, into);
                 }
-                self.touch_shared(common, warp, reach, run, (touching, &[]));
+                self.record_shared(block, warp, reach, run, (kind, &[]));
                 Ok(())
             }
             SpaceName::Local => {
@@ -151,7 +151,7 @@ impl Core<'_> {
                     };
                     part.copy_from_slice(bytes);
                     if self.checks.uninitialised && written.contains(&0) {
-                        self.note_unwritten(len, index * each, written);
+                        self.mark_unwritten(len, index * each, written);
                     }
                 }
                 Ok(())
@@ -179,12 +179,12 @@ impl Core<'_> {
                 Ok(())
             }
             SpaceName::Global | SpaceName::Const | SpaceName::Generic => {
-                let access = self.global_access(common, warp, reach, run, into.len());
-                let touching = if strong { Touching::StrongRead } else { Touching::Read };
-                self.touch_global(common, warp, reach, run, (touching, &[]));
+                let access = self.global_access(block, warp, reach, run, into.len());
+                let kind = AccessKind::read(strong);
+                self.record_global(block, warp, reach, run, (kind, &[]));
                 self.memory.read(&access, into).map_err(|error| refused(reach, run, error))?;
                 if strong {
-                    self.note_read(run.address, into);
+                    self.count_poll(run.address, into);
                 }
                 Ok(())
             }
@@ -195,7 +195,7 @@ impl Core<'_> {
     #[cold]
     fn read_head(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
         reach: &Reach,
         run: Run,
@@ -205,14 +205,14 @@ impl Core<'_> {
         let (into, beyond) = into.split_at_mut(len);
         beyond.fill(0);
         match run.head(len, reach.bytes) {
-            Some(run) => self.read_run(common, warp, reach, run, into),
+            Some(run) => self.read_run(block, warp, reach, run, into),
             None => Ok(()),
         }
     }
 
     /// Notes the unwritten bytes of a run of `len` bytes among those from `at` on.
     #[cold]
-    fn note_unwritten(&mut self, len: usize, at: usize, written: &[u8]) {
+    fn mark_unwritten(&mut self, len: usize, at: usize, written: &[u8]) {
         self.unwritten.resize(len, 0);
         let to = self.unwritten[at..].iter_mut();
         to.zip(written).for_each(|(to, &from)| *to = unwritten(from));
@@ -221,17 +221,17 @@ impl Core<'_> {
     /// Writes the bytes of a run.
     pub(super) fn write_run(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
         reach: &Reach,
         run: Run,
         bytes: &[u8],
     ) -> Result<(), Box<Stop>> {
-        let strong = matches!(reach.kind, AccessKind::Volatile | AccessKind::Atomic(_));
+        let strong = matches!(reach.qualifier, Qualifier::Volatile | Qualifier::Atomic(_));
         if strong {
             let generic = run.address.wrapping_add(window(reach.space));
             for index in 0..run.count as u64 {
-                common.order.publish(
+                block.order.publish(
                     warp.number as usize,
                     generic.wrapping_add(index * u64::from(reach.bytes)),
                 );
@@ -243,25 +243,23 @@ impl Core<'_> {
         }
         match reach.space {
             SpaceName::Shared if run.address >= RANKED => {
-                self.in_block(common, (run.address, run.first), |core, common, address| {
-                    core.write_run(common, warp, reach, Run { address, ..run }, bytes)
+                self.in_block(block, (run.address, run.first), |interpreter, block, address| {
+                    interpreter.write_run(block, warp, reach, Run { address, ..run }, bytes)
                 })
             }
             SpaceName::Shared => {
-                let range = self.shared_range(common, reach, run, bytes.len())?;
+                let range = self.shared_range(block, reach, run, bytes.len())?;
                 if range.len() < bytes.len() {
                     return match run.head(range.len(), reach.bytes) {
-                        Some(run) => {
-                            self.write_run(common, warp, reach, run, &bytes[..range.len()])
-                        }
+                        Some(run) => self.write_run(block, warp, reach, run, &bytes[..range.len()]),
                         None => Ok(()),
                     };
                 }
-                let touching = if strong { Touching::StrongWrite } else { Touching::Write };
-                self.touch_shared(common, warp, reach, run, (touching, bytes));
-                common.shared[range.clone()].copy_from_slice(bytes);
+                let kind = AccessKind::write(strong);
+                self.record_shared(block, warp, reach, run, (kind, bytes));
+                block.shared[range.clone()].copy_from_slice(bytes);
                 if self.checks.uninitialised {
-                    common.written[range].fill(1);
+                    block.written[range].fill(1);
                 }
                 Ok(())
             }
@@ -285,9 +283,9 @@ impl Core<'_> {
                 Err(Stop::new(FaultKind::Invalid(message), run.first))
             }
             SpaceName::Global | SpaceName::Generic => {
-                let access = self.global_access(common, warp, reach, run, bytes.len());
-                let touching = if strong { Touching::StrongWrite } else { Touching::Write };
-                self.touch_global(common, warp, reach, run, (touching, bytes));
+                let access = self.global_access(block, warp, reach, run, bytes.len());
+                let kind = AccessKind::write(strong);
+                self.record_global(block, warp, reach, run, (kind, bytes));
                 self.memory.write(&access, bytes).map_err(|error| refused(reach, run, error))
             }
         }
@@ -295,7 +293,7 @@ impl Core<'_> {
 
     pub(super) fn global_access(
         &self,
-        common: &Common,
+        block: &BlockState,
         warp: &Warp,
         reach: &Reach,
         run: Run,
@@ -306,9 +304,9 @@ impl Core<'_> {
             bytes: len as u32,
             lane_bytes: reach.bytes,
             lanes: reach.lanes(run),
-            block: common.number,
+            block: block.number,
             first_thread: warp.number * WARP as u32,
-            kind: reach.kind,
+            qualifier: reach.qualifier,
             instruction: self.pc,
         }
     }
@@ -317,12 +315,12 @@ impl Core<'_> {
     /// of bounds, and that is not checked.
     pub(super) fn shared_range(
         &self,
-        common: &Common,
+        block: &BlockState,
         reach: &Reach,
         run: Run,
         len: usize,
     ) -> Result<std::ops::Range<usize>, Box<Stop>> {
-        let size = common.shared.len() as u64;
+        let size = block.shared.len() as u64;
         let end = run.address.checked_add(len as u64);
         if end.is_none_or(|end| end > size) {
             let each = u64::from(reach.bytes);

@@ -7,8 +7,8 @@
 //! fences whole warps: a warp that acquires is ordered as a whole, so that some races between its
 //! lanes and other warps are missed, and none is reported that is not one.
 
-use crate::hash::NumberMap;
 use dmr_ptx_arith::{Mask, WARP};
+use rustc_hash::FxHashMap;
 
 use super::space::lanes_of;
 
@@ -39,7 +39,7 @@ pub(super) struct Order {
     /// The stamp below which every thread has seen every other.
     block: u32,
     warps: Vec<WarpOrder>,
-    published: NumberMap<u64, Row>,
+    published: FxHashMap<u64, Row>,
 }
 
 impl Order {
@@ -58,7 +58,7 @@ impl Order {
             now: 1,
             block: 1,
             warps: (0..warps).map(|_| warp()).collect(),
-            published: NumberMap::default(),
+            published: FxHashMap::default(),
         }
     }
 

@@ -1,43 +1,43 @@
 //! The functions that the driver provides: `vprintf` and `__assertfail`.
 
-use super::block::Common;
-use super::core::{Core, Flow, Stop};
+use super::block::BlockState;
 use super::fault::{FaultKind, SpaceName};
-use super::global::AccessKind;
+use super::global::Qualifier;
+use super::interpreter::{Flow, Interpreter, Stop};
 use super::memory::Reach;
 use super::program::{Actual, Builtin, Call};
 use super::space::{LOCAL, Run, lanes_of, resolve};
 use super::undefined::Undefined;
-use super::warp::{Fragment, Warp};
+use super::warp::{LaneGroup, Warp};
 
 /// The maximum bytes of a format or a string.
 const LONGEST: usize = 1 << 16;
 
-impl Core<'_> {
+impl Interpreter<'_> {
     pub(super) fn builtin(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &mut Fragment,
+        group: &mut LaneGroup,
         builtin: Builtin,
         call: &Call,
     ) -> Result<Flow, Box<Stop>> {
-        for lane in lanes_of(fragment.mask) {
+        for lane in lanes_of(group.mask) {
             let mut arguments = [0; 8];
             for (to, actual) in arguments.iter_mut().zip(&call.arguments) {
-                *to = self.argument(common, warp, fragment, lane, actual)?;
+                *to = self.argument(block, warp, group, lane, actual)?;
             }
             match builtin {
                 Builtin::Print => {
-                    let printed = self.format(common, warp, lane, arguments[0], arguments[1])?;
+                    let printed = self.format(block, warp, lane, arguments[0], arguments[1])?;
                     if let Some(result) = call.returns.first() {
-                        self.set_result(warp, fragment, lane, result, printed);
+                        self.set_result(warp, group, lane, result, printed);
                     }
                 }
                 Builtin::AssertFail => {
                     let [message, file, line, function, ..] = arguments;
                     let mut text = |at| -> Result<String, Box<Stop>> {
-                        Ok(String::from_utf8_lossy(&self.string(common, warp, lane, at)?)
+                        Ok(String::from_utf8_lossy(&self.string(block, warp, lane, at)?)
                             .into_owned())
                     };
                     let message = text(message)?;
@@ -55,23 +55,23 @@ impl Core<'_> {
 
     fn argument(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &Fragment,
+        group: &LaneGroup,
         lane: usize,
         actual: &Actual,
     ) -> Result<u64, Box<Stop>> {
         match *actual {
             Actual::Value { value, .. } => {
-                let undefined = warp.undefined.get(fragment.base, value);
+                let undefined = warp.undefined.get(group.base, value);
                 self.require(undefined, 1 << lane, "an argument")?;
-                Ok(self.value(warp, fragment.base, value)[lane])
+                Ok(self.value(warp, group.base, value)[lane])
             }
             Actual::Frame { offset, bytes } => {
                 let mut all = [0; 8];
-                let address = LOCAL + u64::from(fragment.local) + offset;
+                let address = LOCAL + u64::from(group.local) + offset;
                 let into = &mut all[..bytes.min(8) as usize];
-                self.bytes_at(common, warp, lane, address, into)?;
+                self.bytes_at(block, warp, lane, address, into)?;
                 Ok(u64::from_le_bytes(all))
             }
         }
@@ -80,7 +80,7 @@ impl Core<'_> {
     fn set_result(
         &self,
         warp: &mut Warp,
-        fragment: &Fragment,
+        group: &LaneGroup,
         lane: usize,
         actual: &Actual,
         value: u64,
@@ -88,15 +88,15 @@ impl Core<'_> {
         match *actual {
             Actual::Value { value: dst, .. } => {
                 if let super::code::Source::Register(dst) = dst.source() {
-                    warp.write_uniform(fragment.base, dst, 1 << lane, value);
-                    let index = super::registers::number(fragment.base, dst);
+                    warp.write_uniform(group.base, dst, 1 << lane, value);
+                    let index = super::registers::number(group.base, dst);
                     warp.undefined.set(index, 1 << lane, &Undefined::NONE);
                 }
             }
             Actual::Frame { offset, bytes } => {
                 let len = bytes.min(8) as usize;
                 if let Some((to, written)) =
-                    warp.local.get(lane, u64::from(fragment.local) + offset, len)
+                    warp.local.get(lane, u64::from(group.local) + offset, len)
                 {
                     to.copy_from_slice(&value.to_le_bytes()[..len]);
                     written.fill(1);
@@ -107,7 +107,7 @@ impl Core<'_> {
 
     fn bytes_at(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
         lane: usize,
         at: u64,
@@ -119,14 +119,14 @@ impl Core<'_> {
         let (space, address) = resolve(at);
         let bytes = into.len() as u32;
         let reach =
-            Reach { space, mask: 1 << lane, bytes, kind: AccessKind::Plain, uniform: false };
-        self.read_written(common, warp, &reach, Run { address, first: lane, count: 1 }, into)
+            Reach { space, mask: 1 << lane, bytes, qualifier: Qualifier::Plain, uniform: false };
+        self.read_written(block, warp, &reach, Run { address, first: lane, count: 1 }, into)
     }
 
     /// Reads the bytes of a string up to its NUL.
     fn string(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
         lane: usize,
         at: u64,
@@ -137,7 +137,7 @@ impl Core<'_> {
         }
         while text.len() < LONGEST {
             let mut byte = [0];
-            self.bytes_at(common, warp, lane, at.wrapping_add(text.len() as u64), &mut byte)?;
+            self.bytes_at(block, warp, lane, at.wrapping_add(text.len() as u64), &mut byte)?;
             if byte[0] == 0 {
                 return Ok(text);
             }
@@ -149,13 +149,13 @@ impl Core<'_> {
     /// Prints one line of `vprintf`, and returns the number of its arguments.
     fn format(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
         lane: usize,
         format: u64,
         arguments: u64,
     ) -> Result<u64, Box<Stop>> {
-        let format = self.string(common, warp, lane, format)?;
+        let format = self.string(block, warp, lane, format)?;
         let mut at = 0u64;
         let mut count = 0;
         let mut rest = &format[..];
@@ -175,7 +175,7 @@ impl Core<'_> {
                 if *star == Some(usize::MAX) {
                     let mut bytes = [0; 4];
                     at = at.next_multiple_of(4);
-                    self.bytes_at(common, warp, lane, arguments.wrapping_add(at), &mut bytes)?;
+                    self.bytes_at(block, warp, lane, arguments.wrapping_add(at), &mut bytes)?;
                     at += 4;
                     *star = usize::try_from(i32::from_le_bytes(bytes)).ok();
                 }
@@ -183,12 +183,12 @@ impl Core<'_> {
             let size = spec.argument_bytes();
             at = at.next_multiple_of(size as u64);
             let mut bytes = [0; 8];
-            self.bytes_at(common, warp, lane, arguments.wrapping_add(at), &mut bytes[..size])?;
+            self.bytes_at(block, warp, lane, arguments.wrapping_add(at), &mut bytes[..size])?;
             at += size as u64;
             count += 1;
             let value = u64::from_le_bytes(bytes);
             let text = if spec.conversion == b's' {
-                self.string(common, warp, lane, value)?
+                self.string(block, warp, lane, value)?
             } else {
                 spec.convert(value)
             };

@@ -3,7 +3,7 @@
 use dmr_ptx_arith::Lanes;
 use dmr_ptx_syntax::{LinkError, ParseError};
 
-use super::code::{NO_REG, Op, Reg, Step, Value, WarpStep};
+use super::code::{Inst, NO_REG, Op, Reg, Value, WarpInst};
 use super::fault::{Place, SourceLine, SpaceName};
 use super::space::FUNCTIONS;
 use super::workspace::{self, WORKSPACE};
@@ -224,7 +224,7 @@ pub(super) struct Function {
     pub(super) is_callable: bool,
 }
 
-/// The place of a step in the text.
+/// The place of a inst in the text.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct At {
     pub(super) function: u32,
@@ -236,13 +236,13 @@ pub(super) struct At {
 /// The instructions of a program, and what they refer to by index.
 #[derive(Debug, Default)]
 pub(super) struct Code {
-    pub(super) steps: Vec<Step>,
+    pub(super) insts: Vec<Inst>,
     pub(super) places: Vec<At>,
     pub(super) sources: Vec<SourceLine>,
     pub(super) functions: Vec<Function>,
     pub(super) calls: Vec<Call>,
     pub(super) tables: Vec<Vec<u32>>,
-    pub(super) warp_steps: Vec<WarpStep>,
+    pub(super) warp_insts: Vec<WarpInst>,
     pub(super) constants: Vec<Lanes>,
     pub(super) symbols: Vec<Symbol>,
     pub(super) specials: Vec<dmr_ptx_syntax::SpecialRegister>,
@@ -261,17 +261,17 @@ impl Code {
     /// Returns whether a way leads from one instruction to another of the same function, past its
     /// calls.
     pub(super) fn leads(&self, from: u32, to: u32) -> bool {
-        let mut seen = vec![false; self.steps.len()];
+        let mut seen = vec![false; self.insts.len()];
         let mut rest = vec![from];
         while let Some(pc) = rest.pop() {
-            let Some(step) = self.steps.get(pc as usize) else { continue };
+            let Some(inst) = self.insts.get(pc as usize) else { continue };
             if pc == to {
                 return true;
             }
             if std::mem::replace(&mut seen[pc as usize], true) {
                 continue;
             }
-            let goes_on = match step.op {
+            let goes_on = match inst.op {
                 Op::Branch { target } => {
                     rest.push(target);
                     false
@@ -283,7 +283,7 @@ impl Code {
                 Op::Return | Op::Exit | Op::Trap => false,
                 _ => true,
             };
-            if goes_on || step.guard.register != NO_REG {
+            if goes_on || inst.guard.register != NO_REG {
                 rest.push(pc + 1);
             }
         }

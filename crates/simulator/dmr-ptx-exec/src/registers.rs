@@ -10,7 +10,7 @@ use dmr_ptx_arith::{Lanes, Mask, WARP};
 use super::code::{Guard, NO_REG, Reg, Source, Value};
 use super::program::Code;
 use super::space::{is_same, lanes_of};
-use super::warp::{Fragment, Warp};
+use super::warp::{LaneGroup, Warp};
 
 pub(super) static ZERO: Lanes = [0; WARP];
 
@@ -112,19 +112,19 @@ impl Warp {
         self.registers.get_mut(number(base, reg))
     }
 
-    /// Returns the lanes of a fragment for which the predicate of an instruction holds.
+    /// Returns the lanes of a group for which the predicate of an instruction holds.
     #[inline]
-    pub(super) fn guarded(&self, fragment: &Fragment, guard: Guard) -> Mask {
+    pub(super) fn guarded(&self, group: &LaneGroup, guard: Guard) -> Mask {
         if guard.register == NO_REG {
-            return fragment.mask;
+            return group.mask;
         }
-        let index = number(fragment.base, guard.register);
+        let index = number(group.base, guard.register);
         let holds = if self.registers.is_uniform(index) {
             if self.registers.get(index)[0] & 1 == 0 { 0 } else { Mask::MAX }
         } else {
             predicate_mask(self.registers.get(index))
         };
-        fragment.mask & if guard.negated { !holds } else { holds }
+        group.mask & if guard.negated { !holds } else { holds }
     }
 }
 

@@ -2,60 +2,30 @@
 
 use std::ops::Range;
 
+use super::access::AccessKind;
 use super::order::Order;
 use super::space::Run;
 
-/// The kind of an access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Touching {
-    Read,
-    Write,
-    /// An atomic or volatile read.
-    StrongRead,
-    /// An atomic change or volatile write.
-    StrongWrite,
-}
-
-impl Touching {
-    pub(super) fn writes(self) -> bool {
-        matches!(self, Self::Write | Self::StrongWrite)
-    }
-
-    fn is_strong(self) -> bool {
-        matches!(self, Self::StrongRead | Self::StrongWrite)
-    }
-
-    /// Returns what the access is, for a report.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::StrongRead => "atomic read",
-            Self::StrongWrite => "atomic write",
-        }
-    }
-}
-
 /// An access by lanes of one warp.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Touch {
+pub(super) struct SharedAccess {
     /// The lanes and the first byte.
     pub(super) run: Run,
     /// The bytes of each lane.
     pub(super) bytes: u32,
     /// The number in the block of the thread of lane 0.
     pub(super) first_thread: u32,
-    pub(super) touching: Touching,
+    pub(super) kind: AccessKind,
     pub(super) instruction: u32,
 }
 
-impl Touch {
+impl SharedAccess {
     /// Returns the access of a lane, to be noted.
     #[inline(always)]
     fn mark(&self, lane: usize, order: &Order) -> Mark {
         Mark {
             thread: (self.first_thread + lane as u32) as u16,
-            touching: self.touching,
+            kind: self.kind,
             instruction: self.instruction,
             stamp: order.now(),
         }
@@ -66,18 +36,18 @@ impl Touch {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     pub(super) thread: u16,
-    pub(super) touching: Touching,
+    pub(super) kind: AccessKind,
     pub(super) instruction: u32,
     stamp: u32,
 }
 
 impl Mark {
-    const NONE: Self = Self { thread: 0, touching: Touching::Read, instruction: 0, stamp: 0 };
+    const NONE: Self = Self { thread: 0, kind: AccessKind::Read, instruction: 0, stamp: 0 };
 }
 
 /// Two accesses of the same byte without order.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Conflict {
+pub(super) struct SharedConflict {
     pub(super) offset: u64,
     /// The lane of the later access.
     pub(super) lane: usize,
@@ -99,14 +69,14 @@ impl Cell {
     /// Notes an access, and returns true, if all earlier ones are ordered before it as they mostly
     /// are: a barrier of the block is between them, or they are of one thread.
     #[inline(always)]
-    fn touch_seen(&mut self, mark: Mark, order: &Order) -> bool {
+    fn record_seen(&mut self, mark: Mark, order: &Order) -> bool {
         let is_seen =
             |other: &Mark| order.is_before_barrier(other.stamp) || other.thread == mark.thread;
         let [first, second] = &mut self.reads;
         if !is_seen(&self.write) {
             return false;
         }
-        if mark.touching.writes() {
+        if mark.kind.writes() {
             if !is_seen(first) || !is_seen(second) {
                 return false;
             }
@@ -122,13 +92,12 @@ impl Cell {
     }
 
     /// Notes an access, and returns an earlier one that is not ordered before it.
-    fn touch_any(&mut self, mark: Mark, order: &Order) -> Option<Mark> {
+    fn record_any(&mut self, mark: Mark, order: &Order) -> Option<Mark> {
         let is_seen = |other: &Mark| order.has_seen(mark.thread, other.thread, other.stamp);
-        let is_ordered = |other: &Mark| {
-            is_seen(other) || (other.touching.is_strong() && mark.touching.is_strong())
-        };
+        let is_ordered =
+            |other: &Mark| is_seen(other) || (other.kind.is_strong() && mark.kind.is_strong());
         let mut conflict = (!is_ordered(&self.write)).then_some(self.write);
-        if mark.touching.writes() {
+        if mark.kind.writes() {
             let mut reads = self.reads.into_iter();
             conflict = conflict.or_else(|| reads.find(|read| !is_ordered(read)));
             *self = Self { write: mark, reads: [Mark::NONE; 2] };
@@ -157,19 +126,18 @@ impl Split {
     /// Notes an access to some bytes of a word, and returns an earlier one that is not ordered
     /// before it.
     #[inline(never)]
-    fn touch(
+    fn record(
         &mut self,
         word: &mut Cell,
         bytes: Range<usize>,
-        access: (&Touch, usize),
+        (access, lane): (&SharedAccess, usize),
         order: &Order,
     ) -> Option<Mark> {
-        let (touch, lane) = access;
-        let mark = touch.mark(lane, order);
+        let mark = access.mark(lane, order);
         let is_split = word.write.thread == SPLIT && !order.is_before_barrier(word.write.stamp);
         if !is_split {
             if bytes.len() == 4 {
-                return word.touch_any(mark, order);
+                return word.record_any(mark, order);
             }
             if order.is_before_barrier(self.stamp) {
                 self.words.clear();
@@ -181,8 +149,8 @@ impl Split {
         }
         let mut found = None;
         for cell in self.words.get_mut(word.write.instruction as usize)?.get_mut(bytes)? {
-            if !cell.touch_seen(mark, order)
-                && let Some(earlier) = cell.touch_any(mark, order)
+            if !cell.record_seen(mark, order)
+                && let Some(earlier) = cell.record_any(mark, order)
                 && found.is_none()
             {
                 found = Some(earlier);
@@ -205,9 +173,13 @@ impl Shadow {
     }
 
     /// Notes an access, and returns the first earlier one that is not ordered before it.
-    pub(super) fn touch(&mut self, touch: &Touch, order: &Order) -> Option<Conflict> {
-        let run = touch.run;
-        let each = touch.bytes as usize;
+    pub(super) fn record(
+        &mut self,
+        access: &SharedAccess,
+        order: &Order,
+    ) -> Option<SharedConflict> {
+        let run = access.run;
+        let each = access.bytes as usize;
         let mut found = None;
         let start = run.address as usize;
         if (start | each).is_multiple_of(4) {
@@ -215,11 +187,15 @@ impl Shadow {
             let mut lane = run.first;
             let mut rest = each;
             for (word, cell) in words.iter_mut().enumerate() {
-                if !cell.touch_seen(touch.mark(lane, order), order)
-                    && let Some(earlier) = self.split.touch(cell, 0..4, (touch, lane), order)
+                if !cell.record_seen(access.mark(lane, order), order)
+                    && let Some(earlier) = self.split.record(cell, 0..4, (access, lane), order)
                     && found.is_none()
                 {
-                    found = Some(Conflict { offset: run.address + 4 * word as u64, lane, earlier });
+                    found = Some(SharedConflict {
+                        offset: run.address + 4 * word as u64,
+                        lane,
+                        earlier,
+                    });
                 }
                 rest -= 4;
                 if rest == 0 {
@@ -237,9 +213,9 @@ impl Shadow {
                 let bytes = at - word..(end - word).min(4);
                 let next = word + bytes.end;
                 let cell = self.words.get_mut(at / 4)?;
-                let earlier = self.split.touch(cell, bytes, (touch, lane), order);
+                let earlier = self.split.record(cell, bytes, (access, lane), order);
                 if let (Some(earlier), None) = (earlier, &found) {
-                    found = Some(Conflict { offset: at as u64, lane, earlier });
+                    found = Some(SharedConflict { offset: at as u64, lane, earlier });
                 }
                 at = next;
             }

@@ -1,116 +1,126 @@
-//! Operations between lanes: where lanes of a warp meet, and what they exchange.
+//! Operations between lanes: which lanes of a warp take part, and what they exchange.
 
-use dmr_ptx_arith::lanes::{Defect, Exchange, Instruction, Meeting};
+use dmr_ptx_arith::lanes::{Defect, Exchange, Instruction, Participation};
 use dmr_ptx_arith::{Lanes, Mask, WARP};
 
-use super::block::Common;
-use super::code::{NO_REG, Op, Reg, Value, WarpStep};
-use super::core::{Core, Faulted, Flow, Stop, wait};
+use super::block::BlockState;
+use super::code::{NO_REG, Op, Reg, Value, WarpInst};
 use super::fault::FaultKind;
+use super::interpreter::{Faulted, Flow, Interpreter, Stop, wait};
 use super::registers::{ZERO, number};
 use super::space::lanes_of;
 use super::undefined::Undefined;
-use super::warp::{Fragment, State, Warp};
+use super::warp::{LaneGroup, State, Warp};
 
 /// The maximum number of source registers of an operation between lanes.
 pub(super) const MOST_SOURCES: usize = 48;
 
-impl Core<'_> {
-    /// Runs an operation between lanes, or makes the fragment wait for the other lanes.
+impl Interpreter<'_> {
+    /// Runs an operation between lanes, or makes the group wait for the other lanes.
+    ///
+    /// A `.sync` operation runs once, for all lanes that take part, when the last of them arrives.
+    /// Until then the groups that have arrived wait in the list of the warp, each at its own
+    /// program counter: lanes of one member mask may be at different copies of an instruction that
+    /// the compiler has duplicated into both sides of a branch. The group that arrives last takes
+    /// the others out of the list, runs the operation and puts them back, all of them one
+    /// instruction further.
     pub(super) fn warp_operation(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &mut Fragment,
+        group: &mut LaneGroup,
         op: &Op,
         mask: Mask,
     ) -> Result<Flow, Box<Stop>> {
         let code = self.code;
-        let step = self.warp_step(op);
-        let (meeting, members) = match op {
-            Op::WarpBarrier { members } => (Meeting::Members, Some(*members)),
+        let inst = self.warp_inst(op);
+        let (participation, members) = match op {
+            Op::WarpBarrier { members } => (Participation::Members, Some(*members)),
             _ => (
-                step.map_or(Meeting::Executing, |step| step.instruction.meeting()),
-                step.and_then(|step| step.members),
+                inst.map_or(Participation::Executing, |inst| inst.instruction.participation()),
+                inst.and_then(|inst| inst.members),
             ),
         };
-        if meeting == Meeting::Executing {
-            self.run_meeting(common, warp, fragment, &mut [], (op, mask, mask))?;
+        if participation == Participation::Executing {
+            self.run_converged(block, warp, group, &mut [], (op, mask, mask))?;
             return Ok(Flow::Next);
         }
-        let parted = mask != fragment.mask;
-        if parted {
-            let others = fragment.split(fragment.mask & !mask, fragment.pc + 1);
-            warp.fragments.push(others);
+        // Lanes whose guard is false do not take part: they go on behind the instruction.
+        let is_split = mask != group.mask;
+        if is_split {
+            let others = group.split(group.mask & !mask, group.pc + 1);
+            warp.groups.push(others);
         }
-        if meeting == Meeting::Warp {
-            if fragment.mask == warp.live {
-                self.check_whole(warp, fragment)?;
-                self.run_meeting(common, warp, fragment, &mut [], (op, Mask::MAX, fragment.mask))?;
-                fragment.pc += 1;
-                return Ok(if parted { Flow::Choose } else { Flow::Jump });
+        if participation == Participation::Warp {
+            if group.mask == warp.live {
+                self.check_whole(warp, group)?;
+                self.run_converged(block, warp, group, &mut [], (op, Mask::MAX, group.mask))?;
+                group.pc += 1;
+                return Ok(if is_split { Flow::Choose } else { Flow::Jump });
             }
-            return Ok(wait(fragment, State::Warp));
+            return Ok(wait(group, State::Warp));
         }
-        let named = members.map_or([u64::from(Mask::MAX); WARP], |members| {
-            *self.value(warp, fragment.base, members)
-        });
-        let first = fragment.mask.trailing_zeros() as usize % WARP;
+        // Each lane names its members itself. Lanes that name others than the first one does are a
+        // group of their own, which runs this instruction again.
+        let named = members
+            .map_or([u64::from(Mask::MAX); WARP], |members| *self.value(warp, group.base, members));
+        let first = group.mask.trailing_zeros() as usize % WARP;
         let members = named[first] as Mask;
-        let others = lanes_of(fragment.mask).filter(|&lane| named[lane] as Mask != members);
+        let others = lanes_of(group.mask).filter(|&lane| named[lane] as Mask != members);
         let others = others.fold(0, |mask: Mask, lane| mask | 1 << lane);
         if others != 0 {
-            let pc = fragment.pc;
-            warp.fragments.push(fragment.split(others, pc));
+            let pc = group.pc;
+            warp.groups.push(group.split(others, pc));
         }
-        let strangers = fragment.mask & !members;
-        if strangers != 0 && self.checks.divergence {
+        let non_members = group.mask & !members;
+        if non_members != 0 && self.checks.divergence {
             let message = format!("the lane is not in the member mask {members:#010x}");
             return Err(Stop::new(
                 FaultKind::DivergentWarp(message),
-                strangers.trailing_zeros() as usize,
+                non_members.trailing_zeros() as usize,
             ));
         }
+        // Lanes that have exited are not waited for, as on the device.
         let required = members & warp.live;
-        if fragment.mask & required == required {
-            self.run_meeting(common, warp, fragment, &mut [], (op, members, fragment.mask))?;
-            fragment.pc += 1;
-            return Ok(if parted || others != 0 { Flow::Choose } else { Flow::Jump });
+        if group.mask & required == required {
+            self.run_converged(block, warp, group, &mut [], (op, members, group.mask))?;
+            group.pc += 1;
+            return Ok(if is_split || others != 0 { Flow::Choose } else { Flow::Jump });
         }
-        let mut present = fragment.mask;
-        let mut together: Vec<usize> = Vec::new();
-        for (index, other) in warp.fragments.iter().enumerate() {
+        let mut present = group.mask;
+        let mut arrived: Vec<usize> = Vec::new();
+        for (index, other) in warp.groups.iter().enumerate() {
             let same = matches!(other.state, State::Members(mask) if mask == members);
             if same
                 && code
-                    .steps
+                    .insts
                     .get(other.pc as usize)
-                    .is_some_and(|step| self.is_same_operation(&step.op, op))
+                    .is_some_and(|inst| self.is_same_operation(&inst.op, op))
             {
-                together.push(index);
+                arrived.push(index);
                 present |= other.mask;
             }
         }
         if present & required != required {
-            return Ok(wait(fragment, State::Members(members)));
+            return Ok(wait(group, State::Members(members)));
         }
-        let mut met: Vec<Fragment> = Vec::new();
-        for &index in together.iter().rev() {
-            met.push(warp.fragments.swap_remove(index));
+        let mut converged: Vec<LaneGroup> = Vec::new();
+        for &index in arrived.iter().rev() {
+            converged.push(warp.groups.swap_remove(index));
         }
-        self.run_meeting(common, warp, fragment, &mut met, (op, members, present))?;
-        fragment.pc += 1;
-        for mut other in met {
+        self.run_converged(block, warp, group, &mut converged, (op, members, present))?;
+        group.pc += 1;
+        for mut other in converged {
             other.pc += 1;
             other.state = State::Ready;
-            warp.fragments.push(other);
+            warp.groups.push(other);
         }
         Ok(Flow::Choose)
     }
 
-    fn warp_step(&self, op: &Op) -> Option<&WarpStep> {
+    fn warp_inst(&self, op: &Op) -> Option<&WarpInst> {
         match op {
-            Op::Warp(index) => self.code.warp_steps.get(*index as usize),
+            Op::Warp(index) => self.code.warp_insts.get(*index as usize),
             _ => None,
         }
     }
@@ -119,72 +129,79 @@ impl Core<'_> {
         match (one, two) {
             (Op::WarpBarrier { .. }, Op::WarpBarrier { .. }) => true,
             (Op::Warp(_), Op::Warp(_)) => {
-                self.warp_step(one).map(|step| step.instruction)
-                    == self.warp_step(two).map(|step| step.instruction)
+                self.warp_inst(one).map(|inst| inst.instruction)
+                    == self.warp_inst(two).map(|inst| inst.instruction)
             }
             _ => false,
         }
     }
 
-    fn check_whole(&self, warp: &Warp, fragment: &Fragment) -> Result<(), Box<Stop>> {
+    fn check_whole(&self, warp: &Warp, group: &LaneGroup) -> Result<(), Box<Stop>> {
         if warp.live != Mask::MAX && self.checks.divergence {
-            let lane = fragment.mask.trailing_zeros() as usize;
+            let lane = group.mask.trailing_zeros() as usize;
             let message = format!("only the lanes {:#010x} of the warp execute it", warp.live);
             return Err(Stop::new(FaultKind::DivergentWarp(message), lane));
         }
         Ok(())
     }
 
-    /// Runs an operation for the lanes of `fragment` and of those it has met; `meeting` is the
-    /// operation, the members and the lanes that execute it.
-    fn run_meeting(
+    /// Runs an operation for the lanes of `group` and of the groups that have converged with it;
+    /// `operation` is the instruction, the members and the lanes that execute it.
+    fn run_converged(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &Fragment,
-        met: &mut [Fragment],
-        meeting: (&Op, Mask, Mask),
+        group: &LaneGroup,
+        converged: &mut [LaneGroup],
+        operation: (&Op, Mask, Mask),
     ) -> Result<(), Box<Stop>> {
-        let (op, members, executing) = meeting;
+        let (op, members, executing) = operation;
         let code = self.code;
         if matches!(op, Op::WarpBarrier { .. }) {
-            common.order.lanes(warp.number as usize, executing);
+            block.order.lanes(warp.number as usize, executing);
             return Ok(());
         }
         let Op::Warp(index) = op else { return Ok(()) };
-        let Some(step) = code.warp_steps.get(*index as usize) else { return Ok(()) };
-        let exchange = match &step.instruction {
+        let Some(inst) = code.warp_insts.get(*index as usize) else { return Ok(()) };
+        let exchange = match &inst.instruction {
             Instruction::Exchange(exchange) => exchange,
             Instruction::Transfer(transfer) => {
-                return self.transfer_matrix(common, warp, fragment, (transfer, step), executing);
+                return self.transfer_matrix(block, warp, group, (transfer, inst), executing);
             }
         };
         let mut out = std::mem::take(&mut self.scratch);
-        if out.len() < step.results.len() {
-            out.resize(step.results.len(), [0; WARP]);
+        if out.len() < inst.results.len() {
+            out.resize(inst.results.len(), [0; WARP]);
         }
-        let results = &mut out[..step.results.len()];
+        let results = &mut out[..inst.results.len()];
         let mut sources: [&Lanes; MOST_SOURCES] = [&ZERO; MOST_SOURCES];
         let gathered;
-        if met.is_empty() {
-            for (to, &source) in sources.iter_mut().zip(&step.sources) {
-                *to = self.sources.fetch(warp, fragment.base, source);
+        if converged.is_empty() {
+            for (to, &source) in sources.iter_mut().zip(&inst.sources) {
+                *to = self.sources.fetch(warp, group.base, source);
             }
         } else {
             let value = |base, source| *self.value(warp, base, source);
             gathered =
-                self.gather(fragment, met, step, value, |to, from, lane| to[lane] = from[lane]);
+                self.gather(group, converged, inst, value, |to, from, lane| to[lane] = from[lane]);
             sources.iter_mut().zip(&gathered).for_each(|(to, from)| *to = from);
         }
-        let sources = &sources[..step.sources.len().min(MOST_SOURCES)];
+        let sources = &sources[..inst.sources.len().min(MOST_SOURCES)];
         let undefined = if warp.undefined.is_empty() {
             None
         } else {
             let lanes = (members, executing);
-            Some(self.meet_undefined(warp, fragment, met, (step, exchange), sources, lanes)?)
+            Some(self.converged_undefined(
+                warp,
+                group,
+                converged,
+                (inst, exchange),
+                sources,
+                lanes,
+            )?)
         };
         let defect = exchange.eval(sources, members, executing, &mut self.work, results);
-        let mut write = |place: &Fragment, registers: &[Reg]| {
+        let mut write = |place: &LaneGroup, registers: &[Reg]| {
             for (index, (&result, value)) in registers.iter().zip(&*results).enumerate() {
                 warp.write(place.base, result, executing & place.mask, value);
                 if let Some(undefined) = undefined.as_ref().filter(|_| result != NO_REG) {
@@ -194,8 +211,8 @@ impl Core<'_> {
                 }
             }
         };
-        write(fragment, &step.results);
-        met.iter().for_each(|other| write(other, self.results_at(other.pc)));
+        write(group, &inst.results);
+        converged.iter().for_each(|other| write(other, self.results_at(other.pc)));
         self.scratch = out;
         match defect {
             Err(defect) if self.checks.divergence => self.report(defect, executing, warp),
@@ -203,30 +220,30 @@ impl Core<'_> {
         }
     }
 
-    /// Collects the sources of all lanes that meet, those of each fragment from its own
+    /// Collects the sources of all lanes that take part, those of each group from its own
     /// instruction: by `value`, and by `take` for one lane.
     fn gather<V>(
         &self,
-        fragment: &Fragment,
-        met: &[Fragment],
-        step: &WarpStep,
+        group: &LaneGroup,
+        converged: &[LaneGroup],
+        inst: &WarpInst,
         value: impl Fn(u32, Value) -> V,
         take: impl Fn(&mut V, &V, usize),
     ) -> Vec<V> {
-        let mut gathered: Vec<V> = Vec::with_capacity(step.sources.len());
-        for (index, &source) in step.sources.iter().enumerate() {
-            let mut all = value(fragment.base, source);
-            for other in met {
+        let mut gathered: Vec<V> = Vec::with_capacity(inst.sources.len());
+        for (index, &source) in inst.sources.iter().enumerate() {
+            let mut all = value(group.base, source);
+            for other in converged {
                 let Some(Op::Warp(number)) =
-                    self.code.steps.get(other.pc as usize).map(|step| &step.op)
+                    self.code.insts.get(other.pc as usize).map(|inst| &inst.op)
                 else {
                     continue;
                 };
                 let theirs = self
                     .code
-                    .warp_steps
+                    .warp_insts
                     .get(*number as usize)
-                    .and_then(|step| step.sources.get(index));
+                    .and_then(|inst| inst.sources.get(index));
                 let Some(&source) = theirs else { continue };
                 let theirs = value(other.base, source);
                 lanes_of(other.mask).for_each(|lane| take(&mut all, &theirs, lane));
@@ -236,28 +253,28 @@ impl Core<'_> {
         gathered
     }
 
-    /// Returns the undefined bits of the results of an operation between the lanes of fragments
+    /// Returns the undefined bits of the results of an operation between the lanes of groups
     /// that meet.
     #[cold]
     #[inline(never)]
-    fn meet_undefined(
+    fn converged_undefined(
         &self,
         warp: &Warp,
-        fragment: &Fragment,
-        met: &[Fragment],
-        (step, exchange): (&WarpStep, &Exchange),
+        group: &LaneGroup,
+        converged: &[LaneGroup],
+        (inst, exchange): (&WarpInst, &Exchange),
         sources: &[&Lanes],
         (members, executing): (Mask, Mask),
     ) -> Result<Vec<Undefined>, Box<Stop>> {
         let value = |base, source| warp.undefined.get(base, source).clone();
-        let all = self.gather(fragment, met, step, value, Undefined::take);
+        let all = self.gather(group, converged, inst, value, Undefined::take);
         self.exchange_undefined(exchange, sources, &all, (members, executing))
     }
 
     fn results_at(&self, pc: u32) -> &[u32] {
-        match self.code.steps.get(pc as usize).map(|step| &step.op) {
+        match self.code.insts.get(pc as usize).map(|inst| &inst.op) {
             Some(Op::Warp(index)) => {
-                self.code.warp_steps.get(*index as usize).map_or(&[], |step| &step.results)
+                self.code.warp_insts.get(*index as usize).map_or(&[], |inst| &inst.results)
             }
             _ => &[],
         }
@@ -292,20 +309,24 @@ impl Core<'_> {
         Err(Stop::new(FaultKind::DivergentWarp(message), lane % WARP))
     }
 
-    /// Runs what waiting fragments have become ready for: other lanes have arrived or exited.
-    pub(super) fn settle(
+    /// Runs the operations between lanes that waited for lanes which have now arrived or exited.
+    ///
+    /// [`Self::warp_operation`] runs an operation when the last lane arrives; this is for the two
+    /// cases in which no lane arrives last. A lane that others wait for has exited. And lanes that
+    /// wait for their whole warp come one group after another, and are only then joined into one.
+    pub(super) fn run_completed(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
     ) -> Result<(), Box<Faulted>> {
-        if warp.fragments.iter().all(|f| !matches!(f.state, State::Members(_) | State::Warp)) {
+        if warp.groups.iter().all(|f| !matches!(f.state, State::Members(_) | State::Warp)) {
             return Ok(());
         }
         merge_waiting(warp);
         let mut index = 0;
-        while index < warp.fragments.len() {
-            let fragment = &warp.fragments[index];
-            let required = match fragment.state {
+        while index < warp.groups.len() {
+            let group = &warp.groups[index];
+            let required = match group.state {
                 State::Warp => warp.live,
                 State::Members(members) => members & warp.live,
                 State::Ready | State::Barrier { .. } | State::Cluster => {
@@ -313,28 +334,28 @@ impl Core<'_> {
                     continue;
                 }
             };
-            let is_members = matches!(fragment.state, State::Members(_));
-            let exited = matches!(fragment.state, State::Members(members) if members & warp.lanes & !warp.live != 0);
-            if (!is_members && fragment.mask != required) || (is_members && !exited) {
+            let is_members = matches!(group.state, State::Members(_));
+            let exited = matches!(group.state, State::Members(members) if members & warp.lanes & !warp.live != 0);
+            if (!is_members && group.mask != required) || (is_members && !exited) {
                 index += 1;
                 continue;
             }
-            let mut fragment = warp.fragments.swap_remove(index);
-            fragment.state = State::Ready;
-            self.pc = fragment.pc;
+            let mut group = warp.groups.swap_remove(index);
+            group.state = State::Ready;
+            self.pc = group.pc;
             let code = self.code;
-            let Some(step) = code.steps.get(fragment.pc as usize) else { continue };
-            let mask = fragment.mask;
-            let result = self.warp_operation(common, warp, &mut fragment, &step.op, mask);
-            let still_waits = !fragment.is_ready();
-            warp.fragments.push(fragment);
+            let Some(inst) = code.insts.get(group.pc as usize) else { continue };
+            let mask = group.mask;
+            let result = self.warp_operation(block, warp, &mut group, &inst.op, mask);
+            let still_waits = !group.is_ready();
+            warp.groups.push(group);
             if let Err(stop) = result {
                 let thread = warp.number * WARP as u32 + stop.lane as u32;
                 return Err(Box::new(Faulted { kind: stop.kind, thread, pc: self.pc }));
             }
             if still_waits {
-                let last = warp.fragments.len() - 1;
-                warp.fragments.swap(index, last);
+                let last = warp.groups.len() - 1;
+                warp.groups.swap(index, last);
                 index += 1;
             } else {
                 index = 0;
@@ -344,19 +365,19 @@ impl Core<'_> {
     }
 }
 
-/// Joins the fragments that wait for their whole warp at the same instruction.
+/// Joins the groups that wait for their whole warp at the same instruction.
 fn merge_waiting(warp: &mut Warp) {
     let mut index = 0;
-    while index + 1 < warp.fragments.len() {
+    while index + 1 < warp.groups.len() {
         let mut other = index + 1;
-        while other < warp.fragments.len() {
-            let (head, tail) = warp.fragments.split_at_mut(other);
+        while other < warp.groups.len() {
+            let (head, tail) = warp.groups.split_at_mut(other);
             let one = &mut head[index];
             let two = &tail[0];
             let both = matches!(one.state, State::Warp) && matches!(two.state, State::Warp);
-            if both && one.meets(two) {
+            if both && one.can_merge(two) {
                 one.mask |= two.mask;
-                warp.fragments.swap_remove(other);
+                warp.groups.swap_remove(other);
             } else {
                 other += 1;
             }

@@ -4,18 +4,18 @@
 use crate::tensor_map::{MOST_DIMENSIONS, TENSOR_MAP_BYTES, TensorDimension, TensorMap};
 use dmr_ptx_arith::Mask;
 
+use super::access::AccessKind;
 use super::atomic::Change;
-use super::block::Common;
+use super::block::BlockState;
 use super::code::{Location, Value};
 use super::copies::Part;
-use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
-use super::global::{AccessKind, Scope};
+use super::global::{Qualifier, Scope};
 use super::in_flight::CopyKind;
+use super::interpreter::{Interpreter, Stop};
 use super::memory::{RUN_BYTES, Reach, refused};
-use super::shadow::Touching;
 use super::space::{Run, lanes_of, resolve};
-use super::warp::{Fragment, Warp};
+use super::warp::{LaneGroup, Warp};
 
 /// A copy of a box of a tensor, between global and shared memory.
 #[derive(Clone, Copy, Debug)]
@@ -55,22 +55,22 @@ struct Row {
     bytes: u64,
 }
 
-impl Core<'_> {
+impl Interpreter<'_> {
     pub(super) fn copy_tensor(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &Fragment,
+        group: &LaneGroup,
         copy: &TensorCopy,
         mask: Mask,
     ) -> Result<(), Box<Stop>> {
-        let maps = self.addresses(warp, fragment, &copy.map);
-        let shared = self.addresses(warp, fragment, &copy.shared);
-        let barriers = copy.barrier.map(|barrier| self.addresses(warp, fragment, &barrier));
+        let maps = self.addresses(warp, group, &copy.map);
+        let shared = self.addresses(warp, group, &copy.shared);
+        let barriers = copy.barrier.map(|barrier| self.addresses(warp, group, &barrier));
         for lane in lanes_of(mask) {
-            let map = self.read_map(common, warp, copy, maps[lane], lane)?;
+            let map = self.read_map(block, warp, copy, maps[lane], lane)?;
             let coordinate =
-                |index: usize| self.value(warp, fragment.base, copy.coordinates[index])[lane];
+                |index: usize| self.value(warp, group.base, copy.coordinates[index])[lane];
             let start: Vec<i64> =
                 (0..copy.rank).map(|index| i64::from(coordinate(index) as i32)).collect();
             let address = self.own_address(resolve_shared(&copy.shared, shared[lane]));
@@ -78,18 +78,18 @@ impl Core<'_> {
             let rows = rows(&map, &start);
             let whole = map.box_bytes();
             let Some(barriers) = &barriers else {
-                self.store_box(common, warp, (&map, &rows), (address, lane), copy.reduction)?;
+                self.store_box(block, warp, (&map, &rows), (address, lane), copy.reduction)?;
                 let part = Part { address, bytes: whole, is_source: true, global: None };
-                self.start_copy(common, warp, (CopyKind::Bulk, lane), part, None);
+                self.start_copy(block, warp, (CopyKind::Bulk, lane), part, None);
                 continue;
             };
             let object = Some(self.own_address(resolve(barriers[lane]).1));
-            let ranks = copy.ranks.map(|ranks| self.value(warp, fragment.base, ranks)[lane]);
+            let ranks = copy.ranks.map(|ranks| self.value(warp, group.base, ranks)[lane]);
             for target in self.targets((SpaceName::Shared, address), object, ranks) {
-                self.load_box(common, warp, (&map, &rows), (target.place.1, lane))?;
+                self.load_box(block, warp, (&map, &rows), (target.place.1, lane))?;
                 let address = target.place.1;
                 let part = Part { address, bytes: whole, is_source: false, global: None };
-                self.finish_target(common, warp, lane, &target, part)?;
+                self.finish_target(block, warp, lane, &target, part)?;
             }
         }
         Ok(())
@@ -97,7 +97,7 @@ impl Core<'_> {
 
     fn read_map(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
         copy: &TensorCopy,
         address: u64,
@@ -109,9 +109,9 @@ impl Core<'_> {
         };
         let mut bytes = [0; TENSOR_MAP_BYTES];
         let (reach, run) = access(space, offset, bytes.len(), lane);
-        self.read_written(common, warp, &reach, run, &mut bytes)?;
+        self.read_written(block, warp, &reach, run, &mut bytes)?;
         let map = TensorMap::from_bytes(&bytes);
-        let room = common.shared.len() as u64;
+        let room = block.shared.len() as u64;
         let fits = |map: &TensorMap| map.dimensions.len() == copy.rank && map.box_bytes() <= room;
         map.filter(fits).ok_or_else(|| {
             let rank = copy.rank;
@@ -124,7 +124,7 @@ impl Core<'_> {
     /// Copies a box into shared memory; what is out of bounds is filled.
     fn load_box(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
         from: (&TensorMap, &[Row]),
         to: (u64, usize),
@@ -143,13 +143,13 @@ impl Core<'_> {
             for (index, part) in all.chunks_mut(RUN_BYTES).enumerate() {
                 let at = row.address.wrapping_add((index * RUN_BYTES) as u64);
                 let (reach, run) = access(SpaceName::Global, at, part.len(), lane);
-                self.read_written(common, warp, &reach, run, part)?;
+                self.read_written(block, warp, &reach, run, part)?;
             }
         }
         for (at, part) in units(map, &mut bytes) {
             let at = map.swizzle.apply(address.wrapping_add(at));
             let (reach, run) = access(SpaceName::Shared, at, part.len(), lane);
-            self.write_run(common, warp, &reach, run, part)?;
+            self.write_run(block, warp, &reach, run, part)?;
         }
         Ok(())
     }
@@ -157,7 +157,7 @@ impl Core<'_> {
     /// Copies a box out of shared memory; what is out of bounds is left out.
     fn store_box(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
         to: (&TensorMap, &[Row]),
         from: (u64, usize),
@@ -169,7 +169,7 @@ impl Core<'_> {
         for (at, part) in units(map, &mut bytes) {
             let at = map.swizzle.apply(address.wrapping_add(at));
             let (reach, run) = access(SpaceName::Shared, at, part.len(), lane);
-            self.read_written(common, warp, &reach, run, part)?;
+            self.read_written(block, warp, &reach, run, part)?;
         }
         for row in rows {
             let all = &bytes[row.offset as usize..(row.offset + row.bytes) as usize];
@@ -179,13 +179,13 @@ impl Core<'_> {
                     Stop::new(FaultKind::Invalid(message), lane)
                 })?;
                 let element = map.element.bytes();
-                self.reduce(common, warp, (row.address, lane), (change, element), all)?;
+                self.reduce(block, warp, (row.address, lane), (change, element), all)?;
                 continue;
             }
             for (index, part) in all.chunks(RUN_BYTES).enumerate() {
                 let at = row.address.wrapping_add((index * RUN_BYTES) as u64);
                 let (reach, run) = access(SpaceName::Global, at, part.len(), lane);
-                self.write_run(common, warp, &reach, run, part)?;
+                self.write_run(block, warp, &reach, run, part)?;
             }
         }
         Ok(())
@@ -193,15 +193,15 @@ impl Core<'_> {
 
     pub(super) fn copy_reducing(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &Fragment,
+        group: &LaneGroup,
         copy: &ReducingCopy,
         mask: Mask,
     ) -> Result<(), Box<Stop>> {
-        let to = self.addresses(warp, fragment, &copy.to);
-        let from = self.addresses(warp, fragment, &copy.from);
-        let sizes = *self.value(warp, fragment.base, copy.size);
+        let to = self.addresses(warp, group, &copy.to);
+        let from = self.addresses(warp, group, &copy.from);
+        let sizes = *self.value(warp, group.base, copy.size);
         for lane in lanes_of(mask) {
             let size = sizes[lane] & 0xffff_ffff;
             let address = self.own_address(resolve_shared(&copy.from, from[lane]));
@@ -216,12 +216,12 @@ impl Core<'_> {
                 let part = &mut buffer[..(size - at).min(RUN_BYTES as u64) as usize];
                 let (reach, run) =
                     access(SpaceName::Shared, address.wrapping_add(at), part.len(), lane);
-                self.read_written(common, warp, &reach, run, part)?;
+                self.read_written(block, warp, &reach, run, part)?;
                 let operation = (copy.change, usize::from(copy.element));
-                self.reduce(common, warp, (to[lane].wrapping_add(at), lane), operation, part)?;
+                self.reduce(block, warp, (to[lane].wrapping_add(at), lane), operation, part)?;
             }
             let part = Part { address, bytes: size, is_source: true, global: None };
-            self.start_copy(common, warp, (CopyKind::Bulk, lane), part, None);
+            self.start_copy(block, warp, (CopyKind::Bulk, lane), part, None);
         }
         Ok(())
     }
@@ -229,7 +229,7 @@ impl Core<'_> {
     /// Changes elements of global memory, each as one atomic change.
     fn reduce(
         &mut self,
-        common: &Common,
+        block: &BlockState,
         warp: &mut Warp,
         to: (u64, usize),
         operation: (Change, usize),
@@ -244,9 +244,9 @@ impl Core<'_> {
                 element,
                 lane,
             );
-            reach.kind = AccessKind::Atomic(Scope::Gpu);
-            let global = self.global_access(common, warp, &reach, run, element);
-            self.touch_global(common, warp, &reach, run, (Touching::StrongWrite, &[]));
+            reach.qualifier = Qualifier::Atomic(Scope::Gpu);
+            let global = self.global_access(block, warp, &reach, run, element);
+            self.record_global(block, warp, &reach, run, (AccessKind::StrongWrite, &[]));
             let operand = number(part);
             let mut apply = |all: &mut [u8]| {
                 let new = change.apply(number(all), operand, 0, 8 * element as u32, true);
@@ -269,8 +269,8 @@ fn number(bytes: &[u8]) -> u64 {
 /// Returns the access of one lane to bytes of a space.
 fn access(space: SpaceName, address: u64, bytes: usize, lane: usize) -> (Reach, Run) {
     let mask = 1 << lane;
-    let kind = AccessKind::Plain;
-    let reach = Reach { space, mask, bytes: bytes as u32, kind, uniform: false };
+    let qualifier = Qualifier::Plain;
+    let reach = Reach { space, mask, bytes: bytes as u32, qualifier, uniform: false };
     (reach, Run { address, first: lane, count: 1 })
 }
 

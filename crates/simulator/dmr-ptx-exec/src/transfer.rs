@@ -2,36 +2,36 @@
 
 use dmr_ptx_arith::{Lanes, Mask, WARP};
 
-use super::block::Common;
+use super::block::BlockState;
 use super::code::{Location, NO_REG, Transfer};
-use super::core::{Core, Stop};
 use super::fault::SpaceName;
+use super::interpreter::{Interpreter, Stop};
 use super::memory::{RUN_BYTES, Reach};
 use super::space::{Run, is_one_run, next_run, next_same, resolve};
-use super::warp::{Fragment, Warp};
+use super::warp::{LaneGroup, Warp};
 
-impl Core<'_> {
+impl Interpreter<'_> {
     pub(super) fn load(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &Fragment,
+        group: &LaneGroup,
         transfer: &Transfer,
         mask: Mask,
     ) -> Result<(), Box<Stop>> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(RUN_BYTES, 0);
-        let done = if self.sources.is_uniform(warp, fragment.base, transfer.location.base) {
-            self.load_same(common, warp, fragment, transfer, mask, &mut buffer)?
+        let done = if self.sources.is_uniform(warp, group.base, transfer.location.base) {
+            self.load_same(block, warp, group, transfer, mask, &mut buffer)?
         } else {
             false
         };
         if !done {
-            self.load_lanes(common, warp, fragment, transfer, mask, &mut buffer)?;
+            self.load_lanes(block, warp, group, transfer, mask, &mut buffer)?;
         }
         self.buffer = buffer;
         if let Some(scope) = transfer.fence {
-            self.fence(common, warp, scope);
+            self.fence(block, warp, scope);
         }
         Ok(())
     }
@@ -40,17 +40,17 @@ impl Core<'_> {
     /// in local memory.
     fn load_same(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &Fragment,
+        group: &LaneGroup,
         transfer: &Transfer,
         mask: Mask,
         buffer: &mut [u8],
     ) -> Result<bool, Box<Stop>> {
         let location = &transfer.location;
-        let kind = transfer.kind;
-        let base = self.value(warp, fragment.base, location.base)[0];
-        let address = self.address(fragment, location, base);
+        let qualifier = transfer.qualifier;
+        let base = self.value(warp, group.base, location.base)[0];
+        let address = self.address(group, location, base);
         let (space, address) = match location.space {
             SpaceName::Generic => resolve(address),
             space => (space, address),
@@ -59,66 +59,71 @@ impl Core<'_> {
             return Ok(false);
         }
         let bytes = u32::from(transfer.element) * u32::from(transfer.count);
-        let reach = Reach { space, mask, bytes, kind, uniform: true };
+        let reach = Reach { space, mask, bytes, qualifier, uniform: true };
         if address & u64::from(bytes - 1) != 0 {
             self.check_aligned(&reach, &[address; WARP])?;
         }
         let buffer = &mut buffer[..bytes as usize];
         let run = Run { address, first: mask.trailing_zeros() as usize % WARP, count: 1 };
-        self.read_used(common, warp, &reach, (run, transfer.used), buffer)?;
-        self.broadcast(warp, fragment.base, transfer, (&reach, run), buffer);
+        self.read_used(block, warp, &reach, (run, transfer.used), buffer)?;
+        self.broadcast(warp, group.base, transfer, (&reach, run), buffer);
         Ok(true)
     }
 
     fn load_lanes(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &Fragment,
+        group: &LaneGroup,
         transfer: &Transfer,
         mask: Mask,
         buffer: &mut [u8],
     ) -> Result<(), Box<Stop>> {
         let bytes = u32::from(transfer.element) * u32::from(transfer.count);
-        let addresses = self.addresses(warp, fragment, &transfer.location);
-        let kind = transfer.kind;
-        let base = fragment.base;
-        self.for_each_space(&transfer.location, mask, &addresses, |core, space, mask, addresses| {
-            let reach = Reach { space, mask, bytes, kind, uniform: false };
-            core.check_aligned(&reach, addresses)?;
-            let distance = distance(space, bytes);
-            if mask == Mask::MAX && is_one_run(addresses, distance) {
-                let run = Run { address: addresses[0], first: 0, count: WARP };
-                let buffer = &mut buffer[..WARP * bytes as usize];
-                core.read_used(common, warp, &reach, (run, transfer.used), buffer)?;
-                core.scatter(warp, base, transfer, (&reach, run), buffer);
-                return Ok(());
-            }
-            let mut rest = mask;
-            while rest != 0 {
-                let same =
-                    if space == SpaceName::Local { 0 } else { next_same(&mut rest, addresses) };
-                if same != 0 {
-                    let lane = same.trailing_zeros() as usize % WARP;
-                    let run = Run { address: addresses[lane], first: lane, count: 1 };
-                    let buffer = &mut buffer[..bytes as usize];
-                    let reach = Reach { mask: same, uniform: true, ..reach };
-                    core.read_used(common, warp, &reach, (run, transfer.used), buffer)?;
-                    core.broadcast(warp, base, transfer, (&reach, run), buffer);
-                } else if let Some(run) = next_run(&mut rest, addresses, distance) {
-                    let buffer = &mut buffer[..run.count * bytes as usize];
-                    core.read_used(common, warp, &reach, (run, transfer.used), buffer)?;
-                    core.scatter(warp, base, transfer, (&reach, run), buffer);
+        let addresses = self.addresses(warp, group, &transfer.location);
+        let qualifier = transfer.qualifier;
+        let base = group.base;
+        self.for_each_space(
+            &transfer.location,
+            mask,
+            &addresses,
+            |interpreter, space, mask, addresses| {
+                let reach = Reach { space, mask, bytes, qualifier, uniform: false };
+                interpreter.check_aligned(&reach, addresses)?;
+                let distance = distance(space, bytes);
+                if mask == Mask::MAX && is_one_run(addresses, distance) {
+                    let run = Run { address: addresses[0], first: 0, count: WARP };
+                    let buffer = &mut buffer[..WARP * bytes as usize];
+                    interpreter.read_used(block, warp, &reach, (run, transfer.used), buffer)?;
+                    interpreter.scatter(warp, base, transfer, (&reach, run), buffer);
+                    return Ok(());
                 }
-            }
-            Ok(())
-        })
+                let mut rest = mask;
+                while rest != 0 {
+                    let same =
+                        if space == SpaceName::Local { 0 } else { next_same(&mut rest, addresses) };
+                    if same != 0 {
+                        let lane = same.trailing_zeros() as usize % WARP;
+                        let run = Run { address: addresses[lane], first: lane, count: 1 };
+                        let buffer = &mut buffer[..bytes as usize];
+                        let reach = Reach { mask: same, uniform: true, ..reach };
+                        interpreter.read_used(block, warp, &reach, (run, transfer.used), buffer)?;
+                        interpreter.broadcast(warp, base, transfer, (&reach, run), buffer);
+                    } else if let Some(run) = next_run(&mut rest, addresses, distance) {
+                        let buffer = &mut buffer[..run.count * bytes as usize];
+                        interpreter.read_used(block, warp, &reach, (run, transfer.used), buffer)?;
+                        interpreter.scatter(warp, base, transfer, (&reach, run), buffer);
+                    }
+                }
+                Ok(())
+            },
+        )
     }
 
     /// Reads the bytes of a run, of each lane those of the mask `bytes.1`. The others are zero.
     fn read_used(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
         reach: &Reach,
         bytes: (Run, u32),
@@ -126,7 +131,7 @@ impl Core<'_> {
     ) -> Result<(), Box<Stop>> {
         let (run, used) = bytes;
         if used == u32::MAX {
-            return self.read_run(common, warp, reach, run, into);
+            return self.read_run(block, warp, reach, run, into);
         }
         into.fill(0);
         let each = reach.bytes as usize;
@@ -142,7 +147,7 @@ impl Core<'_> {
                     let part = Run { address: start.wrapping_add(at as u64), first, count };
                     let end = each.min(at + len);
                     let reach = Reach { bytes: (end - at) as u32, ..*reach };
-                    self.read_run(common, warp, &reach, part, &mut lane[at..end])?;
+                    self.read_run(block, warp, &reach, part, &mut lane[at..end])?;
                     let at = index * each + at;
                     unwritten[at..at + self.unwritten.len()].copy_from_slice(&self.unwritten);
                 }
@@ -156,18 +161,18 @@ impl Core<'_> {
 
     pub(super) fn store(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &Fragment,
+        group: &LaneGroup,
         transfer: &Transfer,
         mask: Mask,
     ) -> Result<(), Box<Stop>> {
         let bytes = u32::from(transfer.element) * u32::from(transfer.count);
-        let addresses = self.addresses(warp, fragment, &transfer.location);
-        let kind = transfer.kind;
-        let base = fragment.base;
+        let addresses = self.addresses(warp, group, &transfer.location);
+        let qualifier = transfer.qualifier;
+        let base = group.base;
         if let Some(scope) = transfer.fence {
-            self.fence(common, warp, scope);
+            self.fence(block, warp, scope);
         }
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(RUN_BYTES, 0);
@@ -175,9 +180,9 @@ impl Core<'_> {
             &transfer.location,
             mask,
             &addresses,
-            |core, space, mask, addresses| {
-                let reach = Reach { space, mask, bytes, kind, uniform: false };
-                core.check_aligned(&reach, addresses)?;
+            |interpreter, space, mask, addresses| {
+                let reach = Reach { space, mask, bytes, qualifier, uniform: false };
+                interpreter.check_aligned(&reach, addresses)?;
                 let distance = distance(space, bytes);
                 let mut rest = mask;
                 while rest != 0 {
@@ -191,12 +196,12 @@ impl Core<'_> {
                     };
                     let buffer = &mut buffer[..run.count * bytes as usize];
                     for index in 0..usize::from(transfer.count) {
-                        let value = core.value(warp, base, transfer.values[index & 7]);
+                        let value = interpreter.value(warp, base, transfer.values[index & 7]);
                         collect(value, transfer, index, run, buffer);
                     }
-                    core.write_run(common, warp, &reach, run, buffer)?;
+                    interpreter.write_run(block, warp, &reach, run, buffer)?;
                     if !warp.undefined.is_empty() {
-                        core.mark_stored(common, warp, base, transfer, (&reach, run))?;
+                        interpreter.mark_stored(block, warp, base, transfer, (&reach, run))?;
                     }
                 }
                 Ok(())
@@ -261,16 +266,16 @@ impl Core<'_> {
     }
 
     /// Returns the address of an access whose base is `base`, in the space of `location`.
-    fn address(&self, fragment: &Fragment, location: &Location, base: u64) -> u64 {
-        let frame = if location.frame { u64::from(fragment.local) } else { 0 };
+    fn address(&self, group: &LaneGroup, location: &Location, base: u64) -> u64 {
+        let frame = if location.frame { u64::from(group.local) } else { 0 };
         let address = base.wrapping_add(frame.wrapping_add_signed(location.offset));
         if location.narrow { address & 0xffff_ffff } else { address }
     }
 
     /// Returns the addresses of all lanes, in the space of `location`.
-    pub(super) fn addresses(&self, warp: &Warp, fragment: &Fragment, location: &Location) -> Lanes {
-        let base = self.value(warp, fragment.base, location.base);
-        let add = self.address(fragment, &Location { narrow: false, ..*location }, 0);
+    pub(super) fn addresses(&self, warp: &Warp, group: &LaneGroup, location: &Location) -> Lanes {
+        let base = self.value(warp, group.base, location.base);
+        let add = self.address(group, &Location { narrow: false, ..*location }, 0);
         let kept = if location.narrow { 0xffff_ffff } else { u64::MAX };
         let mut addresses = [0; WARP];
         for (address, base) in addresses.iter_mut().zip(base) {

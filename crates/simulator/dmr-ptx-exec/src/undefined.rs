@@ -9,18 +9,18 @@
 use dmr_ptx_arith::lanes::{Exchange, Work};
 use dmr_ptx_arith::{Lanes, Mask, WARP};
 
-use super::block::Common;
-use super::cluster::{ClusterStep, RANKED};
-use super::code::{ArithStep, Guard, NO_REG, Op, Reg, Source, Step, Transfer, Value};
-use super::core::{Core, Stop};
+use super::block::BlockState;
+use super::cluster::{ClusterInst, RANKED};
+use super::code::{ArithInst, Guard, Inst, NO_REG, Op, Reg, Source, Transfer, Value};
 use super::execute::{join, parts, split};
 use super::fault::{FaultKind, SpaceName, Thread};
+use super::interpreter::{Interpreter, Stop};
 use super::load::{Use, Visitor};
 use super::memory::Reach;
 use super::registers::{ZERO, number};
 use super::space::{Run, lanes_of};
 use super::transfer::{collect, extend};
-use super::warp::{Fragment, Warp};
+use super::warp::{LaneGroup, Warp};
 
 /// A read of bytes that no thread has written.
 #[derive(Clone, Copy, Debug)]
@@ -140,29 +140,29 @@ pub(super) fn undefine(written: &mut [u8], bits: &[u8]) {
     written.iter_mut().zip(bits).for_each(|(written, &bits)| *written &= u8::from(bits == 0));
 }
 
-impl Core<'_> {
+impl Interpreter<'_> {
     /// Follows undefined bits through an instruction before the lanes of `mask` run it.
     #[cold]
     #[inline(never)]
     pub(super) fn follow(
         &self,
         warp: &mut Warp,
-        fragment: &Fragment,
-        step: &Step,
+        group: &LaneGroup,
+        inst: &Inst,
         mask: Mask,
     ) -> Result<(), Box<Stop>> {
-        let base = fragment.base;
-        let guard = match step.guard.register {
+        let base = group.base;
+        let guard = match inst.guard.register {
             NO_REG => Undefined::NONE,
             register => warp.undefined.get(base, Value::register(register)).clone(),
         };
-        let unsure = guard.lanes(fragment.mask);
+        let unsure = guard.lanes(group.mask);
         let mut read = Undefined::NONE;
         let mut written = Vec::new();
-        let mut visited = Step { guard: Guard::NONE, op: step.op.clone() };
+        let mut visited = Inst { guard: Guard::NONE, op: inst.op.clone() };
         // What calls and operations between lanes read and write is followed where they run.
-        let mut visitor = Visitor { calls: &mut [], warp_steps: &mut [], returns: &mut [] };
-        visitor.step(&mut visited, &mut |register, usage| {
+        let mut visitor = Visitor { calls: &mut [], warp_insts: &mut [], returns: &mut [] };
+        visitor.inst(&mut visited, &mut |register, usage| {
             if usage == Use::Read {
                 read.spread(warp.undefined.get(base, Value::register(*register)), mask);
             } else {
@@ -172,7 +172,7 @@ impl Core<'_> {
         // The results of an instruction that moves bits, and what any other result is.
         let mut moved: Vec<(Reg, Undefined)> = Vec::new();
         let mut result = Undefined::NONE;
-        match &step.op {
+        match &inst.op {
             Op::Nop | Op::Special { .. } | Op::FrameAddress { .. } => {}
             Op::Arith(arith) if arith.arith.moves_bits() && read.lanes(mask) != 0 => {
                 let bits = self.inverted(warp, base, arith);
@@ -200,7 +200,7 @@ impl Core<'_> {
             Op::Arith(_)
             | Op::ToGeneric { .. }
             | Op::IsSpace { .. }
-            | Op::Cluster(ClusterStep::Map { .. } | ClusterStep::Rank { .. }) => result = read,
+            | Op::Cluster(ClusterInst::Map { .. } | ClusterInst::Rank { .. }) => result = read,
             Op::Load(transfer) => {
                 let base = warp.undefined.get(base, transfer.location.base);
                 self.require(base, mask, "an address")?;
@@ -210,14 +210,14 @@ impl Core<'_> {
                     Op::Branch { .. } => "a branch",
                     _ => "the predicate of an instruction",
                 };
-                self.require(&guard, fragment.mask, condition)?;
+                self.require(&guard, group.mask, condition)?;
                 let (used, name) = match op {
                     Op::Store(transfer) => {
                         (warp.undefined.get(base, transfer.location.base), "an address")
                     }
                     Op::Warp(index) => {
-                        let step = self.code.warp_steps.get(*index as usize);
-                        let members = step.and_then(|step| step.members);
+                        let inst = self.code.warp_insts.get(*index as usize);
+                        let members = inst.and_then(|inst| inst.members);
                         let used = members.map_or(&DEFINED, |it| warp.undefined.get(base, it));
                         (used, "a member mask")
                     }
@@ -242,8 +242,8 @@ impl Core<'_> {
 
     /// Returns the bits of the results of an operation on bits that change with undefined bits of
     /// its sources.
-    fn inverted(&self, warp: &Warp, base: u32, step: &ArithStep) -> [Lanes; 2] {
-        let sources = &step.sources[..usize::from(step.count).min(step.sources.len())];
+    fn inverted(&self, warp: &Warp, base: u32, inst: &ArithInst) -> [Lanes; 2] {
+        let sources = &inst.sources[..usize::from(inst.count).min(inst.sources.len())];
         let mut distinct: Vec<Value> = Vec::new();
         for &source in sources {
             if warp.undefined.get(base, source).bits != ZERO && !distinct.contains(&source) {
@@ -256,7 +256,7 @@ impl Core<'_> {
         for inverted in 0..1u32 << distinct.len() {
             let mut values = [ZERO; 6];
             for ((to, &source), ty) in
-                values.iter_mut().zip(sources).zip(step.arith.operands().sources())
+                values.iter_mut().zip(sources).zip(inst.arith.operands().sources())
             {
                 *to = *self.value(warp, base, source);
                 let index = distinct.iter().position(|&other| other == source);
@@ -268,7 +268,7 @@ impl Core<'_> {
             let [mut first, mut second] = [ZERO; 2];
             let values = values.each_ref();
             let carry = &mut warp.carry.clone();
-            step.arith.eval(&values[..sources.len()], &mut first, &mut second, Mask::MAX, carry);
+            inst.arith.eval(&values[..sources.len()], &mut first, &mut second, Mask::MAX, carry);
             if inverted == 0 {
                 defined = [first, second];
             }
@@ -361,7 +361,7 @@ impl Core<'_> {
     #[inline(never)]
     pub(super) fn mark_stored(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
         base: u32,
         transfer: &Transfer,
@@ -373,14 +373,14 @@ impl Core<'_> {
         {
             collect(&warp.undefined.get(base, value).bits, transfer, index, run, &mut bits);
         }
-        self.unwrite(common, warp, reach, run, &bits)
+        self.unwrite(block, warp, reach, run, &bits)
     }
 
     /// Makes the bytes of a run unwritten that have undefined `bits`. In global memory this holds
     /// only for a lane that has stored no defined bit: the padding of a struct is copied with it.
     pub(super) fn unwrite(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
         reach: &Reach,
         run: Run,
@@ -389,13 +389,13 @@ impl Core<'_> {
         let each = reach.bytes as usize;
         match reach.space {
             SpaceName::Shared if run.address >= RANKED => {
-                self.in_block(common, (run.address, run.first), |core, common, address| {
-                    core.unwrite(common, warp, reach, Run { address, ..run }, bits)
+                self.in_block(block, (run.address, run.first), |interpreter, block, address| {
+                    interpreter.unwrite(block, warp, reach, Run { address, ..run }, bits)
                 })
             }
             SpaceName::Shared => {
-                let range = self.shared_range(common, reach, run, bits.len())?;
-                undefine(&mut common.written[range], bits);
+                let range = self.shared_range(block, reach, run, bits.len())?;
+                undefine(&mut block.written[range], bits);
                 Ok(())
             }
             SpaceName::Local => {
@@ -412,7 +412,7 @@ impl Core<'_> {
                     if bits.iter().all(|&bits| bits != 0) {
                         let address = run.address.wrapping_add((index * each) as u64);
                         let lane = Run { address, first: run.first + index, count: 1 };
-                        let access = self.global_access(common, warp, reach, lane, each);
+                        let access = self.global_access(block, warp, reach, lane, each);
                         self.memory.undefine(&access);
                     }
                 }

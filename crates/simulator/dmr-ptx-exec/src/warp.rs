@@ -1,4 +1,4 @@
-//! A warp: the registers and local memory of its lanes, and the fragments that they run in.
+//! A warp: the registers and local memory of its lanes, and the groups that they run in.
 
 use dmr_ptx_arith::{Mask, WARP};
 
@@ -22,7 +22,7 @@ pub(super) struct Frame {
     pub(super) local_end: u32,
 }
 
-/// The reason why a fragment waits, or that it can run.
+/// The reason why a group waits, or that it can run.
 #[derive(Clone, Debug)]
 pub(super) enum State {
     Ready,
@@ -33,7 +33,7 @@ pub(super) enum State {
     },
     /// The other lanes of a member mask.
     Members(Mask),
-    /// The other fragments of the warp at the same instruction.
+    /// The other groups of the warp at the same instruction.
     Warp,
     /// The barrier of the cluster.
     Cluster,
@@ -41,7 +41,7 @@ pub(super) enum State {
 
 /// Lanes of a warp that run together: they have the same program counter and call stack.
 #[derive(Clone, Debug)]
-pub(super) struct Fragment {
+pub(super) struct LaneGroup {
     pub(super) mask: Mask,
     pub(super) pc: u32,
     /// The first register of the function.
@@ -51,11 +51,11 @@ pub(super) struct Fragment {
     pub(super) local_end: u32,
     pub(super) stack: Vec<Frame>,
     pub(super) state: State,
-    /// The instructions that other fragments have run while this one was ready.
+    /// The instructions that other groups have run while this one was ready.
     pub(super) passed_over: u32,
 }
 
-impl Fragment {
+impl LaneGroup {
     pub(super) fn new(mask: Mask, pc: u32, local_end: u32) -> Self {
         Self {
             mask,
@@ -73,14 +73,14 @@ impl Fragment {
         matches!(self.state, State::Ready)
     }
 
-    /// Returns the rank by which fragments run: callees before callers, then the lowest program
+    /// Returns the rank by which groups run: callees before callers, then the lowest program
     /// counter first.
     pub(super) fn rank(&self) -> (std::cmp::Reverse<usize>, u32) {
         (std::cmp::Reverse(self.stack.len()), self.pc)
     }
 
     /// Returns whether the lanes of both can run together.
-    pub(super) fn meets(&self, other: &Self) -> bool {
+    pub(super) fn can_merge(&self, other: &Self) -> bool {
         self.pc == other.pc
             && self.base == other.base
             && self.local == other.local
@@ -172,7 +172,7 @@ pub(super) struct Warp {
     pub(super) undefined: UndefinedRegisters,
     pub(super) local: Local,
     pub(super) carry: Mask,
-    pub(super) fragments: Vec<Fragment>,
+    pub(super) groups: Vec<LaneGroup>,
     /// True if it has done nothing but poll since it last stored a new value.
     pub(super) polling: bool,
 }
@@ -189,7 +189,7 @@ impl Warp {
             undefined: UndefinedRegisters::default(),
             local: Local::default(),
             carry: 0,
-            fragments: Vec::new(),
+            groups: Vec::new(),
             polling: false,
         }
     }
@@ -201,23 +201,23 @@ impl Warp {
         self.polling = false;
         self.local.forget_all();
         self.undefined = UndefinedRegisters::default();
-        self.fragments.clear();
-        self.fragments.push(Fragment::new(self.lanes, pc, frame));
+        self.groups.clear();
+        self.groups.push(LaneGroup::new(self.lanes, pc, frame));
     }
 
-    /// Joins the fragments that can run together.
+    /// Joins the groups that can run together.
     pub(super) fn merge(&mut self) {
         let mut index = 0;
-        while index + 1 < self.fragments.len() {
+        while index + 1 < self.groups.len() {
             let mut other = index + 1;
-            while other < self.fragments.len() {
-                let (head, tail) = self.fragments.split_at_mut(other);
+            while other < self.groups.len() {
+                let (head, tail) = self.groups.split_at_mut(other);
                 let one = &mut head[index];
                 let two = &mut tail[0];
-                if one.is_ready() && two.is_ready() && one.meets(two) {
+                if one.is_ready() && two.is_ready() && one.can_merge(two) {
                     one.mask |= two.mask;
                     one.passed_over = one.passed_over.max(two.passed_over);
-                    self.fragments.swap_remove(other);
+                    self.groups.swap_remove(other);
                 } else {
                     other += 1;
                 }
@@ -228,6 +228,6 @@ impl Warp {
 
     /// Returns whether some lanes can run.
     pub(super) fn is_ready(&self) -> bool {
-        self.fragments.iter().any(Fragment::is_ready)
+        self.groups.iter().any(LaneGroup::is_ready)
     }
 }

@@ -77,10 +77,10 @@
 
 #[doc(inline)]
 pub use dmr_ptx_exec::{
-    Access, AccessError, AccessKind, CallLine, Checks, Fault, FaultKind, Finished, Global,
-    GlobalMemory, InitialBytes, Kernel, Launch, Limits, LoadError, Param, Place, Program,
-    Relocation, Scope, SourceLine, SpaceName, Swizzle, TENSOR_MAP_BYTES, TensorDimension,
-    TensorElement, TensorMap, Thread,
+    Access, AccessError, CallLine, Checks, Fault, FaultKind, Finished, Global, GlobalMemory,
+    InitialBytes, Kernel, Launch, Limits, LoadError, Param, Place, Program, Qualifier, Relocation,
+    Scope, SourceLine, SpaceName, Swizzle, TENSOR_MAP_BYTES, TensorDimension, TensorElement,
+    TensorMap, Thread,
 };
 #[doc(inline)]
 pub use dmr_ptx_syntax::{Type, fatbin};

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::sync::Arc;
 
 use dmr_ptx::{
-    Access, AccessError, AccessKind, Checks, FaultKind, GlobalMemory, Launch, Limits, LoadError,
-    Program,
+    Access, AccessError, Checks, FaultKind, GlobalMemory, Launch, Limits, LoadError, Program,
+    Qualifier,
 };
 
 use crate::abi::*;
@@ -156,5 +156,5 @@ impl GlobalMemory for Global<'_, '_> {
 }
 
 fn is_atomic(access: &Access) -> bool {
-    matches!(access.kind, AccessKind::Volatile | AccessKind::Atomic(_))
+    matches!(access.qualifier, Qualifier::Volatile | Qualifier::Atomic(_))
 }

@@ -2,7 +2,7 @@
 //!
 //! `decode` turns a dotted name into an [`Instruction`]. Its caller fetches the operands that
 //! [`Operands`] describes and assembles, for a `.sync` instruction, one [`Lanes`] a source from all
-//! lanes that meet (see [`Meeting`]). Then
+//! lanes that take part (see [`Participation`]). Then
 //!
 //! - [`Instruction::Exchange`]: `eval` computes every destination from every source;
 //! - [`Instruction::Transfer`] (`ldmatrix`, `stmatrix`, `wmma.load`, `wmma.store`): `pieces` lists
@@ -41,10 +41,10 @@ pub enum Instruction {
 
 impl Instruction {
     /// Returns which lanes must execute it together.
-    pub fn meeting(&self) -> Meeting {
+    pub fn participation(&self) -> Participation {
         match self {
-            Self::Exchange(exchange) => exchange.meeting(),
-            Self::Transfer(_) => Meeting::Warp,
+            Self::Exchange(exchange) => exchange.participation(),
+            Self::Transfer(_) => Participation::Warp,
         }
     }
 
@@ -78,9 +78,9 @@ pub enum Exchange {
     MoveMatrix,
 }
 
-/// The lanes that execute an instruction together.
+/// Which lanes execute an instruction together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meeting {
+pub enum Participation {
     /// The lanes of the member mask, which is the last source. Lanes of the mask wait for each
     /// other, wherever they are.
     Members,
@@ -118,7 +118,7 @@ pub enum Role {
     Value,
     /// The second destination of `d|p`, which the text may leave out.
     Optional,
-    /// The mask of the lanes that meet.
+    /// The mask of the lanes that take part.
     Members,
     /// An address in brackets. Its value is 64 bits wide, whatever the width of the register.
     Address,
@@ -175,14 +175,14 @@ pub enum Defect {
 
 impl Exchange {
     /// Returns which lanes must execute it together.
-    pub fn meeting(&self) -> Meeting {
+    pub fn participation(&self) -> Participation {
         match self {
-            Self::Shuffle(shuffle) if !shuffle.sync => Meeting::Executing,
-            Self::Vote(vote) if !vote.sync => Meeting::Executing,
-            Self::ActiveMask => Meeting::Executing,
-            Self::Product(_) | Self::MoveMatrix => Meeting::Warp,
+            Self::Shuffle(shuffle) if !shuffle.sync => Participation::Executing,
+            Self::Vote(vote) if !vote.sync => Participation::Executing,
+            Self::ActiveMask => Participation::Executing,
+            Self::Product(_) | Self::MoveMatrix => Participation::Warp,
             Self::Shuffle(_) | Self::Vote(_) | Self::Match(_) | Self::Elect | Self::Reduce(_) => {
-                Meeting::Members
+                Participation::Members
             }
         }
     }
@@ -213,9 +213,9 @@ impl Exchange {
     /// are.
     ///
     /// `sources` and `out` have one element a register, in the order of [`Operands`]; a vector is
-    /// its registers in order. `members` is the member mask that the lanes met by
-    /// ([`Meeting::Members`]), all lanes for [`Meeting::Warp`], and `executing` for
-    /// [`Meeting::Executing`].
+    /// its registers in order. `members` is the member mask of the lanes
+    /// ([`Participation::Members`]), all lanes for [`Participation::Warp`], and `executing` for
+    /// [`Participation::Executing`].
     ///
     /// # Errors
     ///

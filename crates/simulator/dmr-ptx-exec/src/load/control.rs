@@ -5,7 +5,7 @@ use dmr_ptx_syntax::{FunctionId, LabelId, Operand, Space, Symbol as Named, Varia
 
 use super::function::{Decoding, FunctionLoader};
 use super::operands::Found;
-use crate::cluster::ClusterStep;
+use crate::cluster::ClusterInst;
 use crate::code::{Barrier, BarrierKind, NO_REG, Op, Value};
 use crate::program::{Actual, Builtin, Call, Target};
 
@@ -50,7 +50,7 @@ impl FunctionLoader<'_, '_> {
         }))
     }
 
-    /// Returns the instruction of a label, which is replaced by its step at the end.
+    /// Returns the instruction of a label, which is replaced by its inst at the end.
     fn target(&self, label: LabelId) -> u32 {
         self.body.labels.get(label.0 as usize).map_or(u32::MAX, |label| label.instruction)
     }
@@ -198,8 +198,8 @@ fn decode_cluster_barrier(modifiers: &[&str]) -> Decoding<Op> {
         return Err(format!("the modifier `.{unknown}` is not supported"));
     }
     match *verb {
-        "arrive" => Ok(Op::Cluster(ClusterStep::Arrive(!rest.contains(&"relaxed")))),
-        "wait" => Ok(Op::Cluster(ClusterStep::Wait)),
+        "arrive" => Ok(Op::Cluster(ClusterInst::Arrive(!rest.contains(&"relaxed")))),
+        "wait" => Ok(Op::Cluster(ClusterInst::Wait)),
         _ => Err(format!("the modifier `.{verb}` is not supported")),
     }
 }

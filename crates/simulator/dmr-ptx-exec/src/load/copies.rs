@@ -6,7 +6,7 @@ use dmr_ptx_syntax::Type;
 use super::function::{Decoding, FunctionLoader};
 use crate::atomic::Change;
 use crate::code::{Op, Value};
-use crate::copies::{BulkCopy, CopyStep, CountedAccess, LaneCopy, SharedAccess};
+use crate::copies::{BulkCopy, CopyInst, CountedAccess, LaneCopy, SharedAccess};
 use crate::fault::SpaceName;
 use crate::in_flight::CopyKind;
 use crate::tensors::{ReducingCopy, TensorCopy};
@@ -14,25 +14,25 @@ use crate::tensors::{ReducingCopy, TensorCopy};
 impl FunctionLoader<'_, '_> {
     /// Decodes `cp.async` and `cp.async.bulk`.
     pub(super) fn decode_copy(&mut self, modifiers: &[&str], operands: &[Operand]) -> Decoding<Op> {
-        let step = match modifiers {
+        let inst = match modifiers {
             ["async", "bulk", "prefetch", ..] => return Ok(Op::Nop),
             ["async", "bulk", "tensor", rest @ ..] => self.decode_tensor(rest, operands, false)?,
             ["reduce", "async", "bulk", "tensor", rest @ ..] => {
                 self.decode_tensor(rest, operands, true)?
             }
             ["reduce", "async", "bulk", rest @ ..] => self.decode_reducing(rest, operands)?,
-            ["async", "bulk", "commit_group"] => CopyStep::Commit(CopyKind::Bulk),
+            ["async", "bulk", "commit_group"] => CopyInst::Commit(CopyKind::Bulk),
             ["async", "bulk", "wait_group", rest @ ..] => {
                 wait(CopyKind::Bulk, operands, rest.contains(&"read"))?
             }
             ["async", "bulk", rest @ ..] => self.decode_bulk(rest, operands)?,
-            ["async", "commit_group"] => CopyStep::Commit(CopyKind::Lane),
+            ["async", "commit_group"] => CopyInst::Commit(CopyKind::Lane),
             ["async", "wait_group"] => wait(CopyKind::Lane, operands, false)?,
-            ["async", "wait_all"] => CopyStep::WaitAll,
+            ["async", "wait_all"] => CopyInst::WaitAll,
             ["async", "ca" | "cg", rest @ ..] => self.decode_lanes_copy(rest, operands)?,
             _ => return Err("this copy is not supported".to_owned()),
         };
-        Ok(Op::Copies(Box::new(step)))
+        Ok(Op::Copies(Box::new(inst)))
     }
 
     /// Decodes `st.async` and `red.async` from what follows that.
@@ -62,7 +62,7 @@ impl FunctionLoader<'_, '_> {
             },
         };
         let barrier = self.location(barrier, SpaceName::Shared)?;
-        Ok(Op::Copies(Box::new(CopyStep::Counted(CountedAccess { access, bytes, barrier }))))
+        Ok(Op::Copies(Box::new(CopyInst::Counted(CountedAccess { access, bytes, barrier }))))
     }
 
     /// Returns the mask of a copy to several blocks, the first of the operands behind the barrier.
@@ -78,7 +78,7 @@ impl FunctionLoader<'_, '_> {
         &mut self,
         modifiers: &[&str],
         operands: &[Operand],
-    ) -> Decoding<CopyStep> {
+    ) -> Decoding<CopyInst> {
         let [to, from, Operand::Integer(bytes), rest @ ..] = operands else {
             return Err("its size is not a constant".to_owned());
         };
@@ -96,7 +96,7 @@ impl FunctionLoader<'_, '_> {
                 _ => size = Some(self.value(operand, Type::U32)?),
             }
         }
-        Ok(CopyStep::Lanes(LaneCopy {
+        Ok(CopyInst::Lanes(LaneCopy {
             to: self.location(to, SpaceName::Shared)?,
             from: self.location(from, SpaceName::Global)?,
             bytes: *bytes as u8,
@@ -106,7 +106,7 @@ impl FunctionLoader<'_, '_> {
     }
 
     /// Decodes `cp.async.bulk` from what follows that.
-    fn decode_bulk(&mut self, modifiers: &[&str], operands: &[Operand]) -> Decoding<CopyStep> {
+    fn decode_bulk(&mut self, modifiers: &[&str], operands: &[Operand]) -> Decoding<CopyInst> {
         let (to, from) = match modifiers {
             ["shared::cluster" | "shared::cta", "global", "mbarrier::complete_tx::bytes", ..] => {
                 (SpaceName::Shared, SpaceName::Global)
@@ -131,7 +131,7 @@ impl FunctionLoader<'_, '_> {
             _ => None,
         };
         let ranks = self.ranks(modifiers, &rest[rest.len().min(1)..])?;
-        Ok(CopyStep::Bulk(BulkCopy {
+        Ok(CopyInst::Bulk(BulkCopy {
             ranks,
             to: self.location(target, to)?,
             from: self.location(source, from)?,
@@ -146,7 +146,7 @@ impl FunctionLoader<'_, '_> {
         modifiers: &[&str],
         operands: &[Operand],
         reduces: bool,
-    ) -> Decoding<CopyStep> {
+    ) -> Decoding<CopyInst> {
         let loads = modifiers.contains(&"mbarrier::complete_tx::bytes");
         for &modifier in modifiers {
             match modifier {
@@ -186,7 +186,7 @@ impl FunctionLoader<'_, '_> {
             (true, None) => return Err("its barrier is missing".to_owned()),
         };
         let ranks = self.ranks(modifiers, &rest[rest.len().min(1)..])?;
-        Ok(CopyStep::Tensor(TensorCopy {
+        Ok(CopyInst::Tensor(TensorCopy {
             ranks,
             map: self.location(map, SpaceName::Generic)?,
             coordinates,
@@ -198,7 +198,7 @@ impl FunctionLoader<'_, '_> {
     }
 
     /// Decodes `cp.reduce.async.bulk` from what follows that.
-    fn decode_reducing(&mut self, modifiers: &[&str], operands: &[Operand]) -> Decoding<CopyStep> {
+    fn decode_reducing(&mut self, modifiers: &[&str], operands: &[Operand]) -> Decoding<CopyInst> {
         let ["global", "shared::cta", "bulk_group", rest @ ..] = modifiers else {
             return Err("only reductions from shared to global memory are supported".to_owned());
         };
@@ -209,7 +209,7 @@ impl FunctionLoader<'_, '_> {
         let ty = ty.filter(|ty| ty.bytes() <= 8).ok_or("its type is missing")?;
         let change = reduction(rest).and_then(|name| Change::decode(name, ty));
         let change = change.ok_or("this reduction is not supported")?;
-        Ok(CopyStep::Reducing(ReducingCopy {
+        Ok(CopyInst::Reducing(ReducingCopy {
             to: self.location(to, SpaceName::Global)?,
             from: self.location(from, SpaceName::Shared)?,
             size: self.value(size, Type::U32)?,
@@ -219,11 +219,11 @@ impl FunctionLoader<'_, '_> {
     }
 }
 
-fn wait(kind: CopyKind, operands: &[Operand], is_read: bool) -> Decoding<CopyStep> {
+fn wait(kind: CopyKind, operands: &[Operand], is_read: bool) -> Decoding<CopyInst> {
     let [Operand::Integer(but)] = operands else {
         return Err("its number of groups is not a constant".to_owned());
     };
-    Ok(CopyStep::Wait { kind, but: u32::try_from(*but).unwrap_or(u32::MAX), is_read })
+    Ok(CopyInst::Wait { kind, but: u32::try_from(*but).unwrap_or(u32::MAX), is_read })
 }
 
 /// Returns the operation of a copy that reduces.

@@ -5,10 +5,10 @@ use dmr_ptx_arith::lanes;
 use dmr_ptx_syntax::Type;
 use dmr_ptx_syntax::{Body, Function, Guard as NamedGuard, Instruction, Operand, Space, Variable};
 
-use super::liveness::Steps;
+use super::liveness::Insts;
 use super::registers::Visitor;
 use super::{Loader, Placed, Uses};
-use crate::code::{ArithStep, Guard, NO_REG, Op, Reg, Step};
+use crate::code::{ArithInst, Guard, Inst, NO_REG, Op, Reg};
 use crate::program::{At, Formal, Function as Decoded, LoadError};
 
 /// The result of decoding: an error is the reason why an instruction is not supported.
@@ -41,7 +41,7 @@ pub(super) struct FunctionLoader<'l, 'm> {
     pub(super) variables: Vec<u64>,
     pub(super) frame_bytes: u64,
     pub(super) uses: Uses,
-    /// The place of the steps that are added.
+    /// The place of the insts that are added.
     at: At,
     /// The shared variables of the body, by their index.
     pub(super) shared: Vec<Placed>,
@@ -125,14 +125,14 @@ impl FunctionLoader<'_, '_> {
     }
 
     fn decode_body(&mut self) {
-        let entry = self.loader.code.steps.len();
+        let entry = self.loader.code.insts.len();
         let mut starts = Vec::with_capacity(self.body.instructions.len() + 1);
         self.at = At { function: self.index, line: self.function.at.line, source: None };
         if self.frame_bytes > MOST_FRAME {
             self.refuse(format!("a frame of {} bytes of local memory", self.frame_bytes));
         }
         for instruction in &self.body.instructions {
-            starts.push(self.loader.code.steps.len() as u32);
+            starts.push(self.loader.code.insts.len() as u32);
             self.at.line = instruction.at.line;
             self.at.source = instruction.source.map(|source| source.0);
             if let Err(reason) = self.decode(instruction) {
@@ -142,11 +142,11 @@ impl FunctionLoader<'_, '_> {
                 self.refuse(format!("`{name}`: {reason}"));
             }
         }
-        starts.push(self.loader.code.steps.len() as u32);
+        starts.push(self.loader.code.insts.len() as u32);
         for used in &self.body.used_bytes {
-            let step = starts.get(used.instruction as usize).copied().unwrap_or(u32::MAX);
-            if let Some(Step { op: Op::Load(transfer), .. }) =
-                self.loader.code.steps.get_mut(step as usize)
+            let inst = starts.get(used.instruction as usize).copied().unwrap_or(u32::MAX);
+            if let Some(Inst { op: Op::Load(transfer), .. }) =
+                self.loader.code.insts.get_mut(inst as usize)
             {
                 transfer.used = used.mask;
             }
@@ -179,17 +179,17 @@ impl FunctionLoader<'_, '_> {
         let code = &mut self.loader.code;
         let mut visitor = Visitor {
             calls: &mut code.calls,
-            warp_steps: &mut code.warp_steps,
+            warp_insts: &mut code.warp_insts,
             returns: &mut returns,
         };
-        let mut steps = Steps {
-            steps: &mut code.steps[entry..],
+        let mut insts = Insts {
+            insts: &mut code.insts[entry..],
             first: entry as u32,
             tables: &code.tables,
             registers: self.register_count,
             formals: &mut formals,
         };
-        self.register_count = steps.renumber(&mut visitor);
+        self.register_count = insts.renumber(&mut visitor);
         let decoded = &mut self.loader.code.functions[self.index as usize];
         decoded.entry = entry as u32;
         decoded.registers = self.register_count.max(1);
@@ -213,23 +213,23 @@ impl FunctionLoader<'_, '_> {
     /// Makes branches to the end of a kernel lead to an exit, as the compiler of a GPU does: their
     /// threads exit early.
     fn exit_at_branches(&mut self, entry: usize) {
-        let exit = self.loader.code.steps.len() as u32;
+        let exit = self.loader.code.insts.len() as u32;
         self.push(Guard::NONE, Op::Exit);
-        let steps = &mut self.loader.code.steps;
-        for index in entry..steps.len() {
-            let Op::Branch { target } = steps[index].op else { continue };
-            let end = &steps[target as usize];
+        let insts = &mut self.loader.code.insts;
+        for index in entry..insts.len() {
+            let Op::Branch { target } = insts[index].op else { continue };
+            let end = &insts[target as usize];
             if end.guard == Guard::NONE && matches!(end.op, Op::Return) {
-                steps[index].op = Op::Branch { target: exit };
+                insts[index].op = Op::Branch { target: exit };
             }
         }
     }
 
-    /// Replaces the indices of instructions in branches by those of steps.
+    /// Replaces the indices of instructions in branches by those of insts.
     fn resolve_labels(&mut self, entry: usize, starts: &[u32]) {
         let code = &mut self.loader.code;
-        for step in &mut code.steps[entry..] {
-            match &mut step.op {
+        for inst in &mut code.insts[entry..] {
+            match &mut inst.op {
                 Op::Branch { target } => *target = starts[(*target as usize).min(starts.len() - 1)],
                 Op::BranchIndex { table, .. } => {
                     for target in &mut code.tables[*table as usize] {
@@ -254,9 +254,9 @@ impl FunctionLoader<'_, '_> {
         });
     }
 
-    /// Adds a step.
+    /// Adds a inst.
     pub(super) fn push(&mut self, guard: Guard, op: Op) {
-        self.loader.code.steps.push(Step { guard, op });
+        self.loader.code.insts.push(Inst { guard, op });
         self.loader.code.places.push(self.at);
     }
 
@@ -332,7 +332,7 @@ impl FunctionLoader<'_, '_> {
             *value = self.value(operand, ty)?;
         }
         let count = sources.len() as u8;
-        self.push(guard, Op::Arith(ArithStep { arith, dst, second, sources: values, count, bits }));
+        self.push(guard, Op::Arith(ArithInst { arith, dst, second, sources: values, count, bits }));
         Ok(())
     }
 

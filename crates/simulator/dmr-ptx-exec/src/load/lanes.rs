@@ -5,7 +5,7 @@ use dmr_ptx_syntax::Operand;
 use dmr_ptx_syntax::Type;
 
 use super::function::{Decoding, FunctionLoader};
-use crate::code::{Guard, NO_REG, Op, WarpStep};
+use crate::code::{Guard, NO_REG, Op, WarpInst};
 
 impl FunctionLoader<'_, '_> {
     /// Decodes the operands of an operation between lanes, and adds it.
@@ -16,7 +16,7 @@ impl FunctionLoader<'_, '_> {
         guard: Guard,
     ) -> Decoding<()> {
         let shape = instruction.operands();
-        let mut step = WarpStep {
+        let mut inst = WarpInst {
             instruction,
             sources: Vec::new(),
             results: Vec::new(),
@@ -30,7 +30,7 @@ impl FunctionLoader<'_, '_> {
         for wanted in &shape.destinations {
             if wanted.role == Role::Optional {
                 let dst = pending.take().map_or(Ok(NO_REG), |operand| self.destination(operand))?;
-                step.results.push(dst);
+                inst.results.push(dst);
                 continue;
             }
             let mut operand = texts.next().ok_or("a destination is missing")?;
@@ -42,7 +42,7 @@ impl FunctionLoader<'_, '_> {
             if registers.len() != wanted.registers {
                 return Err(format!("{} registers of {}", registers.len(), wanted.registers));
             }
-            step.results.extend(registers);
+            inst.results.extend(registers);
         }
         for wanted in &shape.sources {
             match wanted.role {
@@ -52,18 +52,18 @@ impl FunctionLoader<'_, '_> {
                     if location.frame {
                         return Err("a matrix in local memory".to_owned());
                     }
-                    step.address = Some(location.base);
-                    step.offset = location.offset;
+                    inst.address = Some(location.base);
+                    inst.offset = location.offset;
                 }
                 Role::Stride => {
-                    step.stride =
+                    inst.stride =
                         texts.next().map(|operand| self.value(operand, wanted.ty)).transpose()?;
                 }
                 Role::Members => {
                     let operand = texts.next().ok_or("the member mask is missing")?;
                     let value = self.value(operand, Type::B32)?;
-                    step.members = Some(value);
-                    step.sources.push(value);
+                    inst.members = Some(value);
+                    inst.sources.push(value);
                 }
                 Role::Value | Role::Optional => {
                     let operand = texts.next().ok_or("a source is missing")?;
@@ -71,15 +71,15 @@ impl FunctionLoader<'_, '_> {
                     if values.len() != wanted.registers {
                         return Err(format!("{} registers of {}", values.len(), wanted.registers));
                     }
-                    step.sources.extend(values);
+                    inst.sources.extend(values);
                 }
             }
         }
         if texts.next().is_some() {
             return Err("it has too many operands".to_owned());
         }
-        self.loader.code.warp_steps.push(step);
-        let index = self.loader.code.warp_steps.len() as u32 - 1;
+        self.loader.code.warp_insts.push(inst);
+        let index = self.loader.code.warp_insts.len() as u32 - 1;
         self.push(guard, Op::Warp(index));
         Ok(())
     }

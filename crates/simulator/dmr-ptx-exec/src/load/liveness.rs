@@ -4,7 +4,7 @@
 //! wherever the other lanes are.
 
 use super::registers::{Use, Visitor};
-use crate::code::{Guard, Op, Reg, Step};
+use crate::code::{Guard, Inst, Op, Reg};
 use crate::program::Formal;
 
 /// The maximum number of bits of each set of registers for all blocks of a function: beyond, it
@@ -14,22 +14,22 @@ const MOST_BITS: u64 = 1 << 28;
 /// The maximum number of words of sets that are computed.
 const MOST_WORK: u64 = 1 << 28;
 
-/// For each register, the first and the last step for which it keeps a value; `None` for one that
+/// For each register, the first and the last inst for which it keeps a value; `None` for one that
 /// is not used.
 type Ranges = Vec<Option<(usize, usize)>>;
 
-/// The steps of a function.
-pub(super) struct Steps<'s> {
-    pub(super) steps: &'s mut [Step],
-    /// The number of the first step in the program.
+/// The insts of a function.
+pub(super) struct Insts<'s> {
+    pub(super) insts: &'s mut [Inst],
+    /// The number of the first inst in the program.
     pub(super) first: u32,
     pub(super) tables: &'s [Vec<u32>],
     pub(super) registers: u32,
     pub(super) formals: &'s mut [Formal],
 }
 
-/// Steps that run one after another.
-struct Block {
+/// Insts that run one after another.
+struct BasicBlock {
     start: usize,
     end: usize,
     successors: Vec<usize>,
@@ -68,7 +68,7 @@ impl Sets {
     }
 }
 
-impl Steps<'_> {
+impl Insts<'_> {
     /// Renumbers the registers, and returns how many there are.
     pub(super) fn renumber(&mut self, visitor: &mut Visitor<'_>) -> u32 {
         let blocks = self.blocks();
@@ -83,13 +83,13 @@ impl Steps<'_> {
                 *register = number;
             }
         };
-        // A step of its own may be visited once only: each has its own call and warp operation.
-        for step in self.steps.iter_mut().filter(|step| !matches!(step.op, Op::Return)) {
-            visitor.step(step, &mut replace);
+        // A inst of its own may be visited once only: each has its own call and warp operation.
+        for inst in self.insts.iter_mut().filter(|inst| !matches!(inst.op, Op::Return)) {
+            visitor.inst(inst, &mut replace);
         }
-        for step in self.steps.iter_mut().filter(|step| matches!(step.op, Op::Return)) {
-            if step.guard != Guard::NONE {
-                replace(&mut step.guard.register, Use::Read);
+        for inst in self.insts.iter_mut().filter(|inst| matches!(inst.op, Op::Return)) {
+            if inst.guard != Guard::NONE {
+                replace(&mut inst.guard.register, Use::Read);
             }
         }
         for formal in self.formals.iter_mut().chain(visitor.returns.iter_mut()) {
@@ -100,11 +100,11 @@ impl Steps<'_> {
         count.max(1)
     }
 
-    fn blocks(&self) -> Vec<Block> {
-        let len = self.steps.len();
+    fn blocks(&self) -> Vec<BasicBlock> {
+        let len = self.insts.len();
         let local =
             |target: u32| (target.saturating_sub(self.first) as usize).min(len.saturating_sub(1));
-        let targets = |step: &Step| match step.op {
+        let targets = |inst: &Inst| match inst.op {
             Op::Branch { target } => vec![local(target)],
             Op::BranchIndex { table, .. } => self
                 .tables
@@ -115,36 +115,36 @@ impl Steps<'_> {
                 .collect(),
             _ => Vec::new(),
         };
-        let ends = |step: &Step| {
+        let ends = |inst: &Inst| {
             matches!(
-                step.op,
+                inst.op,
                 Op::Branch { .. } | Op::BranchIndex { .. } | Op::Return | Op::Exit | Op::Trap
             )
         };
         let mut starts = vec![false; len + 1];
         starts[0] = true;
-        for (index, step) in self.steps.iter().enumerate() {
-            if ends(step) {
+        for (index, inst) in self.insts.iter().enumerate() {
+            if ends(inst) {
                 starts[index + 1] = true;
             }
-            targets(step).into_iter().for_each(|target| starts[target] = true);
+            targets(inst).into_iter().for_each(|target| starts[target] = true);
         }
         let starts: Vec<usize> = (0..len).filter(|&index| starts[index]).collect();
-        let number = |step: usize| starts.partition_point(|&start| start <= step) - 1;
+        let number = |inst: usize| starts.partition_point(|&start| start <= inst) - 1;
         let block = |(index, &start): (usize, &usize)| {
             let end = starts.get(index + 1).copied().unwrap_or(len);
-            let last = &self.steps[end - 1];
+            let last = &self.insts[end - 1];
             let mut successors: Vec<usize> = targets(last).into_iter().map(number).collect();
             if (!ends(last) || last.guard != Guard::NONE) && end < len {
                 successors.push(index + 1);
             }
-            Block { start, end, successors }
+            BasicBlock { start, end, successors }
         };
         starts.iter().enumerate().map(block).collect()
     }
 
     /// Returns the range of each register; `None` if that takes too long.
-    fn ranges(&mut self, blocks: &[Block], visitor: &mut Visitor<'_>) -> Option<Ranges> {
+    fn ranges(&mut self, blocks: &[BasicBlock], visitor: &mut Visitor<'_>) -> Option<Ranges> {
         let registers = self.registers as usize;
         let mut read = Sets::new(blocks.len(), registers);
         let mut written = Sets::new(blocks.len(), registers);
@@ -162,10 +162,10 @@ impl Steps<'_> {
         }
         for (number, block) in blocks.iter().enumerate() {
             for index in block.start..block.end {
-                let step = &mut self.steps[index];
-                let always = step.guard == Guard::NONE;
+                let inst = &mut self.insts[index];
+                let always = inst.guard == Guard::NONE;
                 let mut writes = Vec::new();
-                visitor.step(step, &mut |register, usage| {
+                visitor.inst(inst, &mut |register, usage| {
                     widen(&mut ranges, *register, index);
                     if usage == Use::Write && always {
                         writes.push(*register);
@@ -191,7 +191,7 @@ impl Steps<'_> {
 
 /// Returns the registers whose values are needed at the start of each block; `None` if that takes
 /// too long.
-fn flow(blocks: &[Block], read: &Sets, written: &Sets) -> Option<Sets> {
+fn flow(blocks: &[BasicBlock], read: &Sets, written: &Sets) -> Option<Sets> {
     let mut needed = Sets { words: read.words, bits: read.bits.clone() };
     let mut changed = true;
     let mut work = 0;

@@ -6,17 +6,17 @@ use dmr_ptx_syntax::{Base, Operand, Symbol as Named};
 use super::function::{Decoding, FunctionLoader};
 use super::operands::Found;
 use crate::atomic::Change;
-use crate::cluster::ClusterStep;
+use crate::cluster::ClusterInst;
 use crate::code::{Atomic, Location, NO_REG, Op, Transfer};
 use crate::fault::SpaceName;
-use crate::global::{AccessKind, Scope};
+use crate::global::{Qualifier, Scope};
 use crate::program::Symbol;
 use crate::space::window;
 
 /// The modifiers of an instruction that accesses memory.
 struct Modifiers {
     space: SpaceName,
-    kind: AccessKind,
+    qualifier: Qualifier,
     scope: Scope,
     acquires: bool,
     releases: bool,
@@ -31,7 +31,7 @@ impl Modifiers {
     fn parse(modifiers: &[&str]) -> Decoding<Self> {
         let mut all = Self {
             space: SpaceName::Generic,
-            kind: AccessKind::Plain,
+            qualifier: Qualifier::Plain,
             scope: Scope::Gpu,
             acquires: false,
             releases: false,
@@ -45,13 +45,13 @@ impl Modifiers {
                 "global" => all.space = SpaceName::Global,
                 "const" => {
                     all.space = SpaceName::Const;
-                    all.kind = AccessKind::Constant;
+                    all.qualifier = Qualifier::Constant;
                 }
                 "shared" | "shared::cta" | "shared::cluster" => all.space = SpaceName::Shared,
                 "local" => all.space = SpaceName::Local,
                 "param" | "param::entry" | "param::func" => all.space = SpaceName::Param,
-                "nc" => all.kind = AccessKind::Constant,
-                "volatile" => all.kind = AccessKind::Volatile,
+                "nc" => all.qualifier = Qualifier::Constant,
+                "volatile" => all.qualifier = Qualifier::Volatile,
                 "relaxed" | "mmio" => all.is_ordered = true,
                 "acquire" | "release" | "acq_rel" => {
                     all.is_ordered = true;
@@ -77,7 +77,7 @@ impl Modifiers {
             }
         }
         if all.is_ordered {
-            all.kind = AccessKind::Atomic(all.scope);
+            all.qualifier = Qualifier::Atomic(all.scope);
         }
         Ok(all)
     }
@@ -113,12 +113,12 @@ impl FunctionLoader<'_, '_> {
                 };
                 let src = self.value(src, Type::U64)?;
                 let rank = self.value(rank, Type::U32)?;
-                Op::Cluster(ClusterStep::Map { dst: self.destination(dst)?, src, rank })
+                Op::Cluster(ClusterInst::Map { dst: self.destination(dst)?, src, rank })
             }
             "getctarank" => {
                 let [dst, src] = operands else { return Err("it has two operands".to_owned()) };
                 let src = self.value(src, Type::U64)?;
-                Op::Cluster(ClusterStep::Rank { dst: self.destination(dst)?, src })
+                Op::Cluster(ClusterInst::Rank { dst: self.destination(dst)?, src })
             }
             "cp" => self.decode_copy(modifiers, operands)?,
             "membar" | "fence" => match modifiers.last() {
@@ -194,7 +194,7 @@ impl FunctionLoader<'_, '_> {
         let zero = self.loader.constant(0);
         Ok(Transfer {
             location: self.location(address, modifiers.space)?,
-            kind: modifiers.kind,
+            qualifier: modifiers.qualifier,
             fence: (modifiers.acquires || modifiers.releases).then_some(modifiers.scope),
             element: element as u8,
             count: count as u8,
@@ -214,7 +214,7 @@ impl FunctionLoader<'_, '_> {
         let [dst, address, ..] = operands else { return Err("it has two operands".to_owned()) };
         let mut modifiers = Modifiers::parse(modifiers)?;
         if name == "ldu" {
-            modifiers.kind = AccessKind::Constant;
+            modifiers.qualifier = Qualifier::Constant;
         }
         let mut transfer = self.transfer(address, &modifiers)?;
         if modifiers.ty.is_some_and(Type::is_signed) {

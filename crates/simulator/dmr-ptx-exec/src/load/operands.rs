@@ -7,7 +7,7 @@ use dmr_ptx_syntax::{
 
 use super::Placed;
 use super::function::{Decoding, FunctionLoader, Numbered};
-use crate::code::{ArithStep, Guard, NO_REG, Op, Reg, Value};
+use crate::code::{ArithInst, Guard, NO_REG, Op, Reg, Value};
 use crate::program::Symbol;
 use crate::space::{FUNCTION_STRIDE, FUNCTIONS};
 use dmr_ptx_arith as arith;
@@ -141,8 +141,8 @@ impl FunctionLoader<'_, '_> {
         let second = NO_REG;
         let mut sources = [more; 6];
         sources[0] = register;
-        let step = ArithStep { arith, dst, second, sources, count: 2, bits: 64 };
-        self.push(Guard::NONE, Op::Arith(step));
+        let inst = ArithInst { arith, dst, second, sources, count: 2, bits: 64 };
+        self.push(Guard::NONE, Op::Arith(inst));
         Ok(Value::register(dst))
     }
 

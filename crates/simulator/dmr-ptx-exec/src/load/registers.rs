@@ -1,34 +1,34 @@
-//! The registers that a step reads and writes.
+//! The registers that a inst reads and writes.
 
-use crate::cluster::ClusterStep;
+use crate::cluster::ClusterInst;
 use crate::code::{
-    Atomic, Guard, Location, NO_REG, Op, Reg, Source, Step, Transfer, Value, WarpStep,
+    Atomic, Guard, Inst, Location, NO_REG, Op, Reg, Source, Transfer, Value, WarpInst,
 };
-use crate::copies::{CopyStep, SharedAccess};
+use crate::copies::{CopyInst, SharedAccess};
 use crate::program::{Actual, Call, Formal};
 
-/// The use of a register by a step.
+/// The use of a register by a inst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     Read,
     Write,
 }
 
-/// Calls a function for each register of a step.
+/// Calls a function for each register of a inst.
 pub(crate) struct Visitor<'v> {
     pub(crate) calls: &'v mut [Call],
-    pub(crate) warp_steps: &'v mut [WarpStep],
+    pub(crate) warp_insts: &'v mut [WarpInst],
     /// The registers of the return values of the function.
     pub(crate) returns: &'v mut [Formal],
 }
 
 impl Visitor<'_> {
-    /// Calls `visit` for each register of a step, in any order; it may replace the register.
-    pub(crate) fn step(&mut self, step: &mut Step, visit: &mut dyn FnMut(&mut Reg, Use)) {
-        if step.guard != Guard::NONE {
-            visit(&mut step.guard.register, Use::Read);
+    /// Calls `visit` for each register of a inst, in any order; it may replace the register.
+    pub(crate) fn inst(&mut self, inst: &mut Inst, visit: &mut dyn FnMut(&mut Reg, Use)) {
+        if inst.guard != Guard::NONE {
+            visit(&mut inst.guard.register, Use::Read);
         }
-        match &mut step.op {
+        match &mut inst.op {
             Op::Nop | Op::Branch { .. } | Op::Exit | Op::Trap | Op::Fence(_) | Op::Refused(_) => {}
             Op::Arith(arith) => {
                 arith.sources.iter_mut().for_each(|source| read(source, visit));
@@ -76,14 +76,14 @@ impl Visitor<'_> {
                 barrier.operand.iter_mut().for_each(|operand| read(operand, visit));
                 write(&mut barrier.dst, visit);
             }
-            Op::Copies(step) => copy(step, visit),
-            Op::Cluster(ClusterStep::Arrive(_) | ClusterStep::Wait) => {}
-            Op::Cluster(ClusterStep::Map { dst, src, rank }) => {
+            Op::Copies(inst) => copy(inst, visit),
+            Op::Cluster(ClusterInst::Arrive(_) | ClusterInst::Wait) => {}
+            Op::Cluster(ClusterInst::Map { dst, src, rank }) => {
                 read(src, visit);
                 read(rank, visit);
                 write(dst, visit);
             }
-            Op::Cluster(ClusterStep::Rank { dst, src }) => {
+            Op::Cluster(ClusterInst::Rank { dst, src }) => {
                 read(src, visit);
                 write(dst, visit);
             }
@@ -111,13 +111,13 @@ impl Visitor<'_> {
     }
 
     fn warp(&mut self, index: u32, visit: &mut dyn FnMut(&mut Reg, Use)) {
-        let Some(step) = self.warp_steps.get_mut(index as usize) else { return };
-        step.sources.iter_mut().for_each(|source| read(source, visit));
-        for value in [&mut step.members, &mut step.address, &mut step.stride].into_iter().flatten()
+        let Some(inst) = self.warp_insts.get_mut(index as usize) else { return };
+        inst.sources.iter_mut().for_each(|source| read(source, visit));
+        for value in [&mut inst.members, &mut inst.address, &mut inst.stride].into_iter().flatten()
         {
             read(value, visit);
         }
-        step.results.iter_mut().for_each(|dst| write(dst, visit));
+        inst.results.iter_mut().for_each(|dst| write(dst, visit));
     }
 }
 
@@ -151,39 +151,39 @@ fn atomic(atomic: &mut Atomic, visit: &mut dyn FnMut(&mut Reg, Use)) {
     atomic.registers.iter_mut().for_each(|dst| write(dst, visit));
 }
 
-fn copy(step: &mut CopyStep, visit: &mut dyn FnMut(&mut Reg, Use)) {
-    match step {
-        CopyStep::Lanes(copy) => {
+fn copy(inst: &mut CopyInst, visit: &mut dyn FnMut(&mut Reg, Use)) {
+    match inst {
+        CopyInst::Lanes(copy) => {
             location(&mut copy.to, visit);
             location(&mut copy.from, visit);
             copy.size.iter_mut().chain(&mut copy.ignores).for_each(|value| read(value, visit));
         }
-        CopyStep::Bulk(copy) => {
+        CopyInst::Bulk(copy) => {
             location(&mut copy.to, visit);
             location(&mut copy.from, visit);
             read(&mut copy.size, visit);
             copy.barrier.iter_mut().for_each(|at| location(at, visit));
             copy.ranks.iter_mut().for_each(|value| read(value, visit));
         }
-        CopyStep::Counted(counted) => {
+        CopyInst::Counted(counted) => {
             match &mut counted.access {
                 SharedAccess::Store(access) => transfer(access, visit),
                 SharedAccess::Change(access) => atomic(access, visit),
             }
             location(&mut counted.barrier, visit);
         }
-        CopyStep::Tensor(copy) => {
+        CopyInst::Tensor(copy) => {
             location(&mut copy.map, visit);
             location(&mut copy.shared, visit);
             copy.coordinates.iter_mut().for_each(|value| read(value, visit));
             copy.ranks.iter_mut().for_each(|value| read(value, visit));
             copy.barrier.iter_mut().for_each(|at| location(at, visit));
         }
-        CopyStep::Reducing(copy) => {
+        CopyInst::Reducing(copy) => {
             location(&mut copy.to, visit);
             location(&mut copy.from, visit);
             read(&mut copy.size, visit);
         }
-        CopyStep::Commit(_) | CopyStep::Wait { .. } | CopyStep::WaitAll => {}
+        CopyInst::Commit(_) | CopyInst::Wait { .. } | CopyInst::WaitAll => {}
     }
 }

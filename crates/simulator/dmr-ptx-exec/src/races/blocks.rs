@@ -1,10 +1,10 @@
 //! The order of blocks: fences that release, and atomic accesses that acquire.
 
-use crate::hash::NumberMap;
+use rustc_hash::FxHashMap;
 
 /// The fences of a block, and how far it has acquired those of others.
 #[derive(Debug, Default)]
-struct Block {
+struct BlockFences {
     /// The times of its fences, ascending.
     releases: Vec<u32>,
     /// The time up to which it has acquired the releases of other blocks.
@@ -17,7 +17,7 @@ struct Block {
 #[derive(Debug)]
 pub(super) struct Blocks {
     time: u32,
-    blocks: NumberMap<u32, Block>,
+    blocks: FxHashMap<u32, BlockFences>,
     /// The block that accessed last, so that a row of accesses costs one look-up.
     last: Option<u32>,
     /// The block that acquired last, and the time.
@@ -26,7 +26,7 @@ pub(super) struct Blocks {
 
 impl Default for Blocks {
     fn default() -> Self {
-        Self { time: 1, blocks: NumberMap::default(), last: None, acquired: None }
+        Self { time: 1, blocks: FxHashMap::default(), last: None, acquired: None }
     }
 }
 

@@ -26,6 +26,7 @@ mod sectors;
 #[cfg(test)]
 mod tests;
 
+use crate::access::AccessKind;
 use blocks::Blocks;
 use records::{Entry, Record, Records};
 use sectors::{SECTOR, Sectors, Span};
@@ -33,42 +34,9 @@ use sectors::{SECTOR, Sectors, Span};
 /// The maximum number of bytes of what a launch's accesses leave behind.
 const LIMIT: usize = 1 << 29;
 
-/// The effect of an access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// A plain read.
-    Read,
-    /// A plain write.
-    Write,
-    /// An atomic or volatile read.
-    StrongRead,
-    /// An atomic or volatile write; an atomic change.
-    StrongWrite,
-    /// An atomic change, or a write, that is atomic for the threads of its block alone.
-    BlockWrite,
-}
-
-impl Kind {
-    fn is_strong(self) -> bool {
-        matches!(self, Self::StrongRead | Self::StrongWrite | Self::BlockWrite)
-    }
-
-    /// Returns whether two accesses of these kinds are a race if they are not ordered. Strong reads
-    /// are not kept.
-    fn races_with(self, other: Self) -> bool {
-        self == Self::Write || other == Self::Write
-    }
-
-    /// Returns whether two changes of different blocks are a race if they are not ordered.
-    fn is_too_narrow(self, other: Self) -> bool {
-        let changes = |kind| matches!(kind, Self::StrongWrite | Self::BlockWrite);
-        changes(self) && changes(other) && (self == Self::BlockWrite || other == Self::BlockWrite)
-    }
-}
-
 /// An access to global memory by lanes of one warp.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Touch {
+pub(crate) struct GlobalAccess {
     /// The number of the block in its grid.
     pub(crate) block: u32,
     /// The number in its block of the thread of lane 0.
@@ -83,13 +51,13 @@ pub(crate) struct Touch {
     pub(crate) lanes: u32,
     /// True if every lane accesses the same `lane_bytes` bytes instead.
     pub(crate) is_same: bool,
-    pub(crate) kind: Kind,
+    pub(crate) kind: AccessKind,
     pub(crate) instruction: u32,
     /// The stamp of the access in its block's order.
     pub(crate) stamp: u32,
 }
 
-impl Touch {
+impl GlobalAccess {
     fn end(&self) -> u64 {
         let lanes = if self.is_same { 1 } else { self.lanes };
         self.address.saturating_add(u64::from(lanes) * u64::from(self.lane_bytes))
@@ -106,7 +74,7 @@ pub(crate) struct Earlier {
     pub(crate) block: u32,
     /// The number of the thread in its block.
     pub(crate) thread: u32,
-    pub(crate) kind: Kind,
+    pub(crate) kind: AccessKind,
     pub(crate) instruction: u32,
     /// The bytes of a lane.
     pub(crate) lane_bytes: u8,
@@ -114,7 +82,7 @@ pub(crate) struct Earlier {
 
 /// Two accesses of the same byte without order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Conflict {
+pub(crate) struct GlobalConflict {
     /// The first byte that both accessed.
     pub(crate) address: u64,
     /// The lane of the later access.
@@ -137,18 +105,18 @@ impl Races {
     /// `seen(thread, other, stamp)` returns whether in the access's block the access of `other`
     /// with `stamp` is ordered before what `thread` does now. For threads of two warps it must
     /// return the same whatever their lanes.
-    pub(crate) fn touch(
+    pub(crate) fn record(
         &mut self,
-        touch: &Touch,
+        access: &GlobalAccess,
         seen: impl Fn(u32, u32, u32) -> bool,
-    ) -> Option<Conflict> {
+    ) -> Option<GlobalConflict> {
         let mut found = None;
-        if touch.kind != Kind::StrongRead {
-            found = self.check(touch, &seen);
-            self.blocks.accessed(touch.block);
+        if access.kind != AccessKind::StrongRead {
+            found = self.check(access, &seen);
+            self.blocks.accessed(access.block);
         }
-        if touch.kind.is_strong() {
-            self.blocks.acquire(touch.block);
+        if access.kind.is_strong() {
+            self.blocks.acquire(access.block);
         }
         found
     }
@@ -166,40 +134,44 @@ impl Races {
         self.blocks.acquire(block);
     }
 
-    fn check(&mut self, touch: &Touch, seen: &impl Fn(u32, u32, u32) -> bool) -> Option<Conflict> {
+    fn check(
+        &mut self,
+        access: &GlobalAccess,
+        seen: &impl Fn(u32, u32, u32) -> bool,
+    ) -> Option<GlobalConflict> {
         if self.records.bytes() + self.sectors.bytes() > LIMIT {
             self.forget();
         }
         let record = Record {
-            block: touch.block,
-            first_thread: touch.first_thread,
-            instruction: touch.instruction,
-            stamp: touch.stamp,
+            block: access.block,
+            first_thread: access.first_thread,
+            instruction: access.instruction,
+            stamp: access.stamp,
             time: self.blocks.time(),
-            kind: touch.kind,
+            kind: access.kind,
             // Of a sector, more bytes than it has are all of one lane.
-            lane_bytes: touch.lane_bytes.min(128) as u8,
+            lane_bytes: access.lane_bytes.min(128) as u8,
         };
         let number = self.records.add(record);
         let check = Check { record, records: &self.records, blocks: &self.blocks, seen };
         let mut found = None;
-        let mut at = touch.address;
-        let end = touch.end();
+        let mut at = access.address;
+        let end = access.end();
         while at < end {
             let sector_end = (at / SECTOR * SECTOR).saturating_add(SECTOR);
-            let lane = touch.lane_of(at);
+            let lane = access.lane_of(at);
             let span = Span {
                 from: (at % SECTOR) as usize,
                 bytes: (sector_end.min(end) - at) as usize,
                 entry: Entry::new(number, lane),
-                lane_bytes: touch.lane_bytes.max(1),
+                lane_bytes: access.lane_bytes.max(1),
             };
-            let conflict = self.sectors.touch(at / SECTOR, &span, &check);
+            let conflict = self.sectors.record(at / SECTOR, &span, &check);
             if let (Some((offset, other)), None) = (conflict, &found) {
                 let address = at / SECTOR * SECTOR + offset as u64;
-                found = Some(Conflict {
+                found = Some(GlobalConflict {
                     address,
-                    lane: touch.lane_of(address),
+                    lane: access.lane_of(address),
                     earlier: self.records.earlier(other),
                 });
             }
@@ -225,8 +197,8 @@ impl<S: Fn(u32, u32, u32) -> bool> Check<'_, S> {
     fn races(&self, mine: Entry, other: Entry) -> bool {
         let kind = self.record.kind;
         let earlier = self.records.get(other);
-        let is_race = kind.races_with(earlier.kind)
-            || (kind.is_too_narrow(earlier.kind) && self.record.block != earlier.block);
+        let is_race = races(kind, earlier.kind)
+            || (is_too_narrow(kind, earlier.kind) && self.record.block != earlier.block);
         is_race && !self.is_ordered(mine, other)
     }
 
@@ -243,4 +215,18 @@ impl<S: Fn(u32, u32, u32) -> bool> Check<'_, S> {
         }
         self.blocks.is_ordered(earlier.block, earlier.time, record.block)
     }
+}
+
+/// Returns whether two accesses of these kinds are a race if they are not ordered. Strong reads are
+/// not kept.
+fn races(one: AccessKind, other: AccessKind) -> bool {
+    one == AccessKind::Write || other == AccessKind::Write
+}
+
+/// Returns whether two changes of different blocks are a race if they are not ordered: one of them
+/// is atomic for its block alone.
+fn is_too_narrow(one: AccessKind, other: AccessKind) -> bool {
+    let changes = |kind| matches!(kind, AccessKind::StrongWrite | AccessKind::BlockWrite);
+    let is_narrow = one == AccessKind::BlockWrite || other == AccessKind::BlockWrite;
+    changes(one) && changes(other) && is_narrow
 }

@@ -1,6 +1,6 @@
 //! The accesses that the bytes of memory refer to.
 
-use super::{Earlier, Kind};
+use super::{AccessKind, Earlier};
 
 /// An access by the lanes of a warp in one instruction, but for the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub(super) struct Record {
     pub(super) instruction: u32,
     pub(super) stamp: u32,
     pub(super) time: u32,
-    pub(super) kind: Kind,
+    pub(super) kind: AccessKind,
     pub(super) lane_bytes: u8,
 }
 
@@ -59,7 +59,7 @@ impl Default for Records {
             stamp: 0,
             time: 0,
             // Races with nothing.
-            kind: Kind::StrongRead,
+            kind: AccessKind::StrongRead,
             lane_bytes: 1,
         };
         Self { list: vec![none], recent: vec![0; RECENT] }

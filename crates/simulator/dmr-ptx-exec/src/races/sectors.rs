@@ -2,8 +2,8 @@
 //! access all of them, then one for each word, then one for each byte.
 
 use super::records::Entry;
-use super::{Check, Kind};
-use crate::hash::NumberMap;
+use super::{AccessKind, Check};
+use rustc_hash::FxHashMap;
 
 /// The number of bytes of a sector.
 pub(super) const SECTOR: u64 = 32;
@@ -40,15 +40,15 @@ impl Cell {
     }
 
     /// Notes an access, and returns an earlier one that races with it.
-    fn touch<S: Seen>(&mut self, mine: Entry, check: &Check<'_, S>) -> Option<Entry> {
+    fn record<S: Seen>(&mut self, mine: Entry, check: &Check<'_, S>) -> Option<Entry> {
         let [first, second] = self.reads;
         if first == mine || second == mine || self.change == mine {
             return None;
         }
         let found = self.entries().find(|&other| check.races(mine, other));
         match check.record.kind {
-            Kind::Write => *self = Self { write: mine, ..Self::default() },
-            Kind::StrongWrite | Kind::BlockWrite => self.change = mine,
+            AccessKind::Write => *self = Self { write: mine, ..Self::default() },
+            AccessKind::StrongWrite | AccessKind::BlockWrite => self.change = mine,
             // What is ordered after this read is ordered after one that is ordered before it.
             _ if first == Entry::NONE || check.is_ordered(mine, first) => self.reads[0] = mine,
             _ => self.reads[1] = mine,
@@ -96,12 +96,12 @@ impl Span {
 }
 
 impl Sector {
-    fn touch<S: Seen>(&mut self, span: &Span, check: &Check<'_, S>) -> Option<(usize, Entry)> {
+    fn record<S: Seen>(&mut self, span: &Span, check: &Check<'_, S>) -> Option<(usize, Entry)> {
         if let Self::Whole(cell) = self
             && span.is_whole()
             && cell.entries().all(|other| is_apart_or_equal(span, other, check))
         {
-            return cell.touch(span.entry, check).map(|other| (0, other));
+            return cell.record(span.entry, check).map(|other| (0, other));
         }
         self.split(span, check);
         let (size, cells): (usize, &mut [Cell]) = match self {
@@ -117,10 +117,10 @@ impl Sector {
             .skip(span.from / size)
         {
             let offset = index * size;
-            let conflict = cell.touch(span.entry_at(offset), check);
+            let conflict = cell.record(span.entry_at(offset), check);
             found = found.or(conflict.map(|other| (offset, other)));
         }
-        if check.record.kind == Kind::Write && span.is_whole() {
+        if check.record.kind == AccessKind::Write && span.is_whole() {
             *self = Self::Whole(Cell { write: span.entry, ..Cell::default() });
         }
         found
@@ -170,7 +170,7 @@ pub(super) struct Sectors {
     /// Page after page, in the order in which they were first accessed.
     sectors: Vec<Sector>,
     /// The place in `sectors` of the first sector of each page.
-    places: NumberMap<u64, usize>,
+    places: FxHashMap<u64, usize>,
     /// The page that was used last, and its place.
     last: Option<(u64, usize)>,
     split_bytes: usize,
@@ -179,7 +179,7 @@ pub(super) struct Sectors {
 impl Sectors {
     /// Notes an access to bytes of a sector, and returns an earlier one that races with it: the
     /// offset in the sector of the first byte, and the access.
-    pub(super) fn touch<S: Seen>(
+    pub(super) fn record<S: Seen>(
         &mut self,
         sector: u64,
         span: &Span,
@@ -193,7 +193,7 @@ impl Sectors {
         };
         let sector = &mut self.sectors[place + index];
         let before = sector.bytes();
-        let found = sector.touch(span, check);
+        let found = sector.record(span, check);
         self.split_bytes = self.split_bytes + sector.bytes() - before;
         found
     }

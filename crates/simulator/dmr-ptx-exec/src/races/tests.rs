@@ -2,12 +2,12 @@
 
 mod oracle;
 
-use super::{Conflict, Earlier, Kind, Races, Touch};
-use Kind::{Read, StrongRead, StrongWrite, Write};
+use super::{AccessKind, Earlier, GlobalAccess, GlobalConflict, Races};
+use AccessKind::{Read, StrongRead, StrongWrite, Write};
 
 /// Makes the access of a full warp of 4 bytes a lane.
-fn warp(block: u32, kind: Kind, address: u64) -> Touch {
-    Touch {
+fn warp(block: u32, kind: AccessKind, address: u64) -> GlobalAccess {
+    GlobalAccess {
         block,
         first_thread: 0,
         address,
@@ -22,13 +22,13 @@ fn warp(block: u32, kind: Kind, address: u64) -> Touch {
 }
 
 /// Makes the access of one lane.
-fn lane(block: u32, lane: u32, kind: Kind, address: u64, bytes: u32) -> Touch {
-    Touch { first_lane: lane, lanes: 1, lane_bytes: bytes, ..warp(block, kind, address) }
+fn lane(block: u32, lane: u32, kind: AccessKind, address: u64, bytes: u32) -> GlobalAccess {
+    GlobalAccess { first_lane: lane, lanes: 1, lane_bytes: bytes, ..warp(block, kind, address) }
 }
 
 /// Notes an access of a block whose threads have seen nothing of each other.
-fn touch(races: &mut Races, access: Touch) -> Option<Conflict> {
-    races.touch(&access, |_, _, _| false)
+fn touch(races: &mut Races, access: GlobalAccess) -> Option<GlobalConflict> {
+    races.record(&access, |_, _, _| false)
 }
 
 #[test]
@@ -37,7 +37,10 @@ fn two_blocks_that_write_a_word_race_and_both_threads_are_named() {
     assert_eq!(touch(&mut races, warp(0, Write, 0x1000)), None);
     let later = lane(1, 9, Write, 0x1014, 4);
     let earlier = Earlier { block: 0, thread: 5, kind: Write, instruction: 1, lane_bytes: 4 };
-    assert_eq!(touch(&mut races, later), Some(Conflict { address: 0x1014, lane: 9, earlier }));
+    assert_eq!(
+        touch(&mut races, later),
+        Some(GlobalConflict { address: 0x1014, lane: 9, earlier })
+    );
 }
 
 #[test]
@@ -82,7 +85,7 @@ fn the_threads_of_a_full_warp_do_not_race_with_themselves() {
 fn a_wider_access_of_the_same_warp_is_of_other_lanes() {
     let mut races = Races::default();
     touch(&mut races, warp(0, Write, 0));
-    let wide = Touch { lane_bytes: 8, ..warp(0, Read, 0) };
+    let wide = GlobalAccess { lane_bytes: 8, ..warp(0, Read, 0) };
     let found = touch(&mut races, wide).expect("a race");
     assert_eq!((found.address, found.lane, found.earlier.thread), (4, 0, 1));
 }
@@ -90,7 +93,7 @@ fn a_wider_access_of_the_same_warp_is_of_other_lanes() {
 #[test]
 fn neighbouring_bytes_of_a_word_do_not_race() {
     let mut races = Races::default();
-    let bytes = |block, address| Touch { lane_bytes: 1, ..warp(block, Write, address) };
+    let bytes = |block, address| GlobalAccess { lane_bytes: 1, ..warp(block, Write, address) };
     assert_eq!(touch(&mut races, lane(0, 0, Write, 101, 1)), None);
     assert_eq!(touch(&mut races, lane(1, 0, Write, 102, 1)), None);
     assert_eq!(touch(&mut races, lane(2, 0, Write, 100, 1)), None);
@@ -107,7 +110,7 @@ fn a_value_that_many_blocks_read_and_one_writes_is_a_race_whichever_writes() {
     for writer in 0..5 {
         let mut races = Races::default();
         for block in 0..5 {
-            let read = Touch { is_same: true, ..warp(block, Read, 8) };
+            let read = GlobalAccess { is_same: true, ..warp(block, Read, 8) };
             assert_eq!(touch(&mut races, read), None);
         }
         assert!(touch(&mut races, lane(writer, 0, Write, 8, 4)).is_some(), "block {writer}");
@@ -177,10 +180,10 @@ fn a_chain_of_blocks_passes_the_order_on() {
 fn threads_of_a_block_are_ordered_as_the_caller_says() {
     for (stamp_seen, expected) in [(false, true), (true, false)] {
         let mut races = Races::default();
-        let write = Touch { stamp: 7, ..warp(0, Write, 0) };
-        races.touch(&write, |_, _, _| false);
-        let read = Touch { first_thread: 32, stamp: 8, ..warp(0, Read, 0) };
-        let found = races.touch(&read, |thread, other, stamp| {
+        let write = GlobalAccess { stamp: 7, ..warp(0, Write, 0) };
+        races.record(&write, |_, _, _| false);
+        let read = GlobalAccess { first_thread: 32, stamp: 8, ..warp(0, Read, 0) };
+        let found = races.record(&read, |thread, other, stamp| {
             assert_eq!((thread / 32, other / 32, stamp), (1, 0, 7));
             stamp_seen
         });

@@ -1,7 +1,7 @@
 //! Names: what is decoded, what is refused.
 
 use crate::lanes::decode;
-use crate::lanes::{Meeting, Role};
+use crate::lanes::{Participation, Role};
 
 use super::{exchange, instruction};
 
@@ -58,7 +58,7 @@ fn the_lanes_that_meet_are_those_of_the_mask_of_the_warp_or_those_here() {
         "elect.sync",
     ] {
         let exchange = exchange(name);
-        assert_eq!(exchange.meeting(), Meeting::Members, "{name}");
+        assert_eq!(exchange.participation(), Participation::Members, "{name}");
         assert_eq!(
             exchange.operands().sources.last().map(|source| source.role),
             Some(Role::Members),
@@ -66,7 +66,7 @@ fn the_lanes_that_meet_are_those_of_the_mask_of_the_warp_or_those_here() {
         );
     }
     for name in ["shfl.up.b32", "vote.any.pred", "activemask.b32"] {
-        assert_eq!(exchange(name).meeting(), Meeting::Executing, "{name}");
+        assert_eq!(exchange(name).participation(), Participation::Executing, "{name}");
     }
     let of_the_warp = [
         "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64",
@@ -75,7 +75,7 @@ fn the_lanes_that_meet_are_those_of_the_mask_of_the_warp_or_those_here() {
         "wmma.load.a.sync.aligned.row.m16n16k16.f16",
     ];
     for name in of_the_warp {
-        assert_eq!(instruction(name).meeting(), Meeting::Warp, "{name}");
+        assert_eq!(instruction(name).participation(), Participation::Warp, "{name}");
     }
 }
 

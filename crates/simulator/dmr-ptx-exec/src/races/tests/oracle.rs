@@ -1,13 +1,13 @@
 //! Random programs against a reference that keeps every access of every byte and every fence, and
 //! searches them all.
 
-use super::{Kind, Races, Touch};
-use Kind::{Read, StrongRead, StrongWrite, Write};
+use super::{AccessKind, GlobalAccess, Races};
+use AccessKind::{Read, StrongRead, StrongWrite, Write};
 
 /// A step of a program.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    Access(Touch),
+    Access(GlobalAccess),
     Fence {
         block: u32,
     },
@@ -23,7 +23,7 @@ enum Event {
 }
 
 /// Returns the lane that accesses a byte, if one does; the first of several.
-fn lane_at(access: &Touch, byte: u64) -> Option<u32> {
+fn lane_at(access: &GlobalAccess, byte: u64) -> Option<u32> {
     let lanes = if access.is_same { 1 } else { access.lanes };
     (0..lanes).map(|lane| lane + access.first_lane).find(|lane| {
         let start = access.address + u64::from((lane - access.first_lane) * access.lane_bytes);
@@ -36,7 +36,8 @@ fn is_ordered(events: &[Event], first: usize, second: usize, byte: u64) -> bool 
     let (Event::Access(one), Event::Access(two)) = (events[first], events[second]) else {
         return true;
     };
-    let thread = |access: &Touch| lane_at(access, byte).map(|lane| access.first_thread + lane);
+    let thread =
+        |access: &GlobalAccess| lane_at(access, byte).map(|lane| access.first_thread + lane);
     if one.block == two.block {
         let between = &events[first + 1..second];
         let barrier = |event: &Event| match *event {
@@ -97,7 +98,7 @@ fn program(random: &mut impl FnMut(u64) -> u64) -> Vec<Event> {
                 (false, number) => [Read, Write][number as usize % 2],
                 (true, number) => [StrongRead, StrongWrite][number as usize % 2],
             };
-            Event::Access(Touch {
+            Event::Access(GlobalAccess {
                 block,
                 first_thread: 32 * warp,
                 address: if is_flag {
@@ -118,7 +119,7 @@ fn program(random: &mut impl FnMut(u64) -> u64) -> Vec<Event> {
 }
 
 /// Runs the detector up to its first report: the event and the conflict.
-fn detect(events: &[Event]) -> Option<(usize, super::Conflict)> {
+fn detect(events: &[Event]) -> Option<(usize, super::GlobalConflict)> {
     let mut races = Races::default();
     // For each block: the stamp of now, that of the last barrier, and those of the last barriers of
     // its warps.
@@ -138,8 +139,8 @@ fn detect(events: &[Event]) -> Option<(usize, super::Conflict)> {
             }
             Event::Access(access) => {
                 let (now, barrier, warps) = orders[access.block as usize];
-                let access = Touch { stamp: now, instruction: at as u32, ..access };
-                let found = races.touch(&access, |thread, other, stamp| {
+                let access = GlobalAccess { stamp: now, instruction: at as u32, ..access };
+                let found = races.record(&access, |thread, other, stamp| {
                     stamp < barrier
                         || thread / 32 == other / 32 && stamp < warps[thread as usize / 32]
                 });
@@ -192,7 +193,7 @@ fn random_programs_have_the_races_that_a_search_of_all_accesses_finds() {
             Some(at) => {
                 let byte = race(at).unwrap();
                 let with_read = |&first: &usize| {
-                    matches!(events[first], Event::Access(Touch { kind: Read, .. }))
+                    matches!(events[first], Event::Access(GlobalAccess { kind: Read, .. }))
                 };
                 let is_change = |event: &Event| match event {
                     Event::Access(access) => {

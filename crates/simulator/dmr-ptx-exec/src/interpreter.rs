@@ -1,9 +1,9 @@
-//! The execution of a warp: the choice of its fragments, and one instruction after another.
+//! The execution of a warp: the choice of its groups, and one instruction after another.
 
 use dmr_ptx_arith::lanes::{Piece, Work};
 use dmr_ptx_arith::{Lanes, Mask, WARP};
 
-use super::block::Common;
+use super::block::BlockState;
 use super::clock::Clock;
 use super::cluster::Cluster;
 use super::code::{Op, Value};
@@ -11,21 +11,21 @@ use super::fault::{Checks, Fault, FaultKind, Limits};
 use super::global::GlobalMemory;
 use super::program::Code;
 use super::registers::Sources;
-use super::warp::{Fragment, State, Warp};
+use super::warp::{LaneGroup, State, Warp};
 use crate::races::Races;
 
 /// The instructions that a warp runs before the next warp does.
 const SLICE: u32 = 1024;
-/// The instructions that a fragment runs before the others of its warp are considered.
+/// The instructions that a group runs before the others of its warp are considered.
 const TURN: u32 = 256;
-/// The instructions for which a fragment is passed over before it runs whatever its rank.
+/// The instructions for which a group is passed over before it runs whatever its rank.
 const STARVED: u32 = 1024;
 /// The polls after which a warp has spent its slice.
 pub(super) const POLLS: u32 = 6;
 /// The number of atomic reads that are compared to find polls.
 pub(super) const RECENT: usize = 8;
 
-/// A fault of a lane of the running fragment.
+/// A fault of a lane of the running group.
 #[derive(Debug)]
 pub(super) struct Stop {
     pub(super) kind: FaultKind,
@@ -48,12 +48,12 @@ pub(super) enum Flow {
     Next,
     /// The instruction at the program counter, which it has set.
     Jump,
-    /// The choice of a fragment: lanes have split, wait or have exited.
+    /// The choice of a group: lanes have split, wait or have exited.
     Choose,
 }
 
 /// The state that all blocks of a launch share while they run.
-pub(super) struct Core<'a> {
+pub(super) struct Interpreter<'a> {
     pub(super) code: &'a Code,
     pub(super) sources: Sources<'a>,
     pub(super) params: &'a [u8],
@@ -96,7 +96,7 @@ pub(super) struct Core<'a> {
     pub(super) cluster: Cluster,
     /// The instruction that runs.
     pub(super) pc: u32,
-    /// The end of local memory of the fragment that runs.
+    /// The end of local memory of the group that runs.
     pub(super) local_end: u32,
 }
 
@@ -108,11 +108,11 @@ pub(super) struct Faulted {
     pub(super) pc: u32,
 }
 
-impl Core<'_> {
+impl Interpreter<'_> {
     /// Runs a warp until its slice is spent or all of its lanes wait or have exited.
     pub(super) fn run_warp(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
     ) -> Result<(), Box<Faulted>> {
         self.polls = 0;
@@ -122,14 +122,14 @@ impl Core<'_> {
         let mut polling = 0;
         warp.polling = false;
         while left > 0 && !warp.polling {
-            if warp.fragments.len() > 1 {
+            if warp.groups.len() > 1 {
                 warp.merge();
             }
             let Some((index, forced)) = choose(warp) else { break };
-            let mut fragment = warp.fragments.swap_remove(index);
-            let rank = warp.fragments.iter().filter(|f| f.is_ready()).map(Fragment::rank).min();
+            let mut group = warp.groups.swap_remove(index);
+            let rank = warp.groups.iter().filter(|f| f.is_ready()).map(LaneGroup::rank).min();
             let rank = rank.filter(|_| !forced);
-            let result = self.run_fragment(common, warp, &mut fragment, rank, left.min(TURN));
+            let result = self.run_group(block, warp, &mut group, rank, left.min(TURN));
             let ran = match result {
                 Ok(ran) => ran,
                 Err(stop) => {
@@ -138,16 +138,16 @@ impl Core<'_> {
                 }
             };
             left = left.saturating_sub(ran.max(1));
-            for other in warp.fragments.iter_mut().filter(|other| other.is_ready()) {
+            for other in warp.groups.iter_mut().filter(|other| other.is_ready()) {
                 other.passed_over = other.passed_over.saturating_add(ran);
             }
-            if fragment.mask != 0 {
-                warp.fragments.push(fragment);
+            if group.mask != 0 {
+                warp.groups.push(group);
             }
             polling = if self.polls >= POLLS { polling + 1 } else { 0 };
             if polling > 0 {
                 // The others run next: one of them may store what this one polls for.
-                let ready = warp.fragments.iter_mut().filter(|fragment| fragment.is_ready());
+                let ready = warp.groups.iter_mut().filter(|group| group.is_ready());
                 let mut others = 0;
                 for other in ready {
                     if other.passed_over > 0 {
@@ -164,35 +164,35 @@ impl Core<'_> {
                 let thread = warp.number * WARP as u32 + lane;
                 return Err(Box::new(Faulted { kind, thread, pc: self.pc }));
             }
-            self.settle(common, warp)?;
+            self.run_completed(block, warp)?;
         }
         Ok(())
     }
 
-    /// Runs a fragment until another one comes first, it splits, waits or exits, or has run `most`
+    /// Runs a group until another one comes first, it splits, waits or exits, or has run `most`
     /// instructions.
-    fn run_fragment(
+    fn run_group(
         &mut self,
-        common: &mut Common,
+        block: &mut BlockState,
         warp: &mut Warp,
-        fragment: &mut Fragment,
+        group: &mut LaneGroup,
         next: Option<(std::cmp::Reverse<usize>, u32)>,
         most: u32,
     ) -> Result<u32, Box<Stop>> {
-        fragment.passed_over = 0;
-        self.local_end = fragment.local_end;
+        group.passed_over = 0;
+        self.local_end = group.local_end;
         let code = self.code;
         let mut ran = 0;
         let mut has_undefined = !warp.undefined.is_empty();
         while ran < most && self.polls < POLLS {
-            self.pc = fragment.pc;
-            let Some(step) = code.steps.get(fragment.pc as usize) else {
-                return Err(Stop::invalid("the program counter left the program", fragment.mask));
+            self.pc = group.pc;
+            let Some(inst) = code.insts.get(group.pc as usize) else {
+                return Err(Stop::invalid("the program counter left the program", group.mask));
             };
             ran += 1;
-            let mask = warp.guarded(fragment, step.guard);
+            let mask = warp.guarded(group, inst.guard);
             if has_undefined {
-                self.follow(warp, fragment, step, mask)?;
+                self.follow(warp, group, inst, mask)?;
                 has_undefined = !warp.undefined.is_empty();
             }
             self.executed += 1;
@@ -200,20 +200,20 @@ impl Core<'_> {
             let lanes = if mask == Mask::MAX { WARP as u32 } else { mask.count_ones() };
             self.thread_instructions += u64::from(lanes);
             if mask == 0 {
-                fragment.pc += 1;
-            } else if let Op::Arith(step) = &step.op {
-                self.arith(warp, fragment.base, step, mask);
-                fragment.pc += 1;
+                group.pc += 1;
+            } else if let Op::Arith(inst) = &inst.op {
+                self.arith(warp, group.base, inst, mask);
+                group.pc += 1;
             } else {
-                match self.execute(common, warp, fragment, &step.op, mask)? {
-                    Flow::Next => fragment.pc += 1,
+                match self.execute(block, warp, group, &inst.op, mask)? {
+                    Flow::Next => group.pc += 1,
                     Flow::Jump => {}
                     Flow::Choose => break,
                 }
                 has_undefined = !warp.undefined.is_empty();
             }
             if let Some(next) = next
-                && fragment.rank() >= next
+                && group.rank() >= next
             {
                 break;
             }
@@ -223,7 +223,7 @@ impl Core<'_> {
 
     /// Counts a poll: an atomic read of the value that the same instruction has just read at the
     /// same address.
-    pub(super) fn note_read(&mut self, address: u64, value: &[u8]) {
+    pub(super) fn count_poll(&mut self, address: u64, value: &[u8]) {
         let mut hash = u64::from(self.pc).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ address;
         for part in value.chunks(8) {
             let mut bytes = [0; 8];
@@ -247,21 +247,21 @@ impl Core<'_> {
     }
 }
 
-/// Chooses the fragment to run: one that was passed over too often, or else the one of the lowest
+/// Chooses the group to run: one that was passed over too often, or else the one of the lowest
 /// rank.
 fn choose(warp: &Warp) -> Option<(usize, bool)> {
-    let ready = || warp.fragments.iter().enumerate().filter(|(_, fragment)| fragment.is_ready());
-    if warp.fragments.len() > 1 {
-        let starved = ready().filter(|(_, fragment)| fragment.passed_over > STARVED);
-        if let Some((index, _)) = starved.max_by_key(|(_, fragment)| fragment.passed_over) {
+    let ready = || warp.groups.iter().enumerate().filter(|(_, group)| group.is_ready());
+    if warp.groups.len() > 1 {
+        let starved = ready().filter(|(_, group)| group.passed_over > STARVED);
+        if let Some((index, _)) = starved.max_by_key(|(_, group)| group.passed_over) {
             return Some((index, true));
         }
     }
-    ready().min_by_key(|(_, fragment)| fragment.rank()).map(|(index, _)| (index, false))
+    ready().min_by_key(|(_, group)| group.rank()).map(|(index, _)| (index, false))
 }
 
-/// Marks that a fragment waits.
-pub(super) fn wait(fragment: &mut Fragment, state: State) -> Flow {
-    fragment.state = state;
+/// Marks that a group waits.
+pub(super) fn wait(group: &mut LaneGroup, state: State) -> Flow {
+    group.state = state;
     Flow::Choose
 }
