@@ -56,17 +56,7 @@ pub(super) struct Op {
 }
 
 /// Decodes an approximation.
-pub(super) fn decode(words: &Modifiers<'_>) -> Option<Result<Arith, String>> {
-    let known = match words.name {
-        "div" => words.has(flag::APPROX) || words.has(flag::FULL),
-        "rcp" | "sqrt" => words.has(flag::APPROX),
-        "rsqrt" | "sin" | "cos" | "lg2" | "ex2" | "tanh" => true,
-        _ => false,
-    };
-    known.then(|| decode_approx(words))
-}
-
-fn decode_approx(words: &Modifiers<'_>) -> Result<Arith, String> {
+pub(super) fn decode(words: &Modifiers<'_>) -> Result<Arith, String> {
     let ty = words.one_type()?;
     let Some((format, pair)) = format_of(ty) else {
         return words.wrong_type(ty);

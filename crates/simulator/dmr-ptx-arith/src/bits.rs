@@ -30,25 +30,7 @@ pub(super) struct Op {
 }
 
 /// Decodes a bit instruction.
-pub(super) fn decode(words: &Modifiers<'_>) -> Option<Result<Arith, String>> {
-    let known = matches!(
-        words.name,
-        "popc"
-            | "clz"
-            | "bfind"
-            | "fns"
-            | "brev"
-            | "bfe"
-            | "bfi"
-            | "bmsk"
-            | "szext"
-            | "dp4a"
-            | "dp2a"
-    );
-    known.then(|| decode_bits(words))
-}
-
-fn decode_bits(words: &Modifiers<'_>) -> Result<Arith, String> {
+pub(super) fn decode(words: &Modifiers<'_>) -> Result<Arith, String> {
     use Type::{B32, B64, S32, S64, U32, U64};
     if matches!(words.name, "dp4a" | "dp2a") {
         return decode_dot(words);

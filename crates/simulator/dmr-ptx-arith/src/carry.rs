@@ -30,16 +30,7 @@ pub(super) struct Op {
 }
 
 /// Decodes an instruction that uses the carry flag.
-pub(super) fn decode(words: &Modifiers<'_>) -> Option<Result<Arith, String>> {
-    let known = match words.name {
-        "add" | "sub" | "mad" => words.has(flag::CC),
-        "addc" | "subc" | "madc" => true,
-        _ => false,
-    };
-    known.then(|| decode_carry(words))
-}
-
-fn decode_carry(words: &Modifiers<'_>) -> Result<Arith, String> {
+pub(super) fn decode(words: &Modifiers<'_>) -> Result<Arith, String> {
     let ty = words.one_type()?;
     if !matches!(ty, Type::U32 | Type::S32 | Type::U64 | Type::S64 | Type::B32 | Type::B64) {
         return words.wrong_type(ty);

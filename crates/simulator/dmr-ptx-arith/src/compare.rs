@@ -36,16 +36,8 @@ const EQUAL: u8 = 2;
 const GREATER: u8 = 4;
 const UNORDERED: u8 = 8;
 
-/// Decodes a comparison.
-pub(super) fn decode(words: &Modifiers<'_>) -> Option<Result<Arith, String>> {
-    match words.name {
-        "set" | "setp" => Some(decode_comparison(*words)),
-        "slct" => Some(decode_slct(words)),
-        _ => None,
-    }
-}
-
-fn decode_slct(words: &Modifiers<'_>) -> Result<Arith, String> {
+/// Decodes `slct`.
+pub(super) fn decode_slct(words: &Modifiers<'_>) -> Result<Arith, String> {
     use Type::{B16, B32, B64, F32, F64, S16, S32, S64, U16, U32, U64};
     words.only(flag::FTZ)?;
     let &[ty, by] = words.types() else {
@@ -59,7 +51,9 @@ fn decode_slct(words: &Modifiers<'_>) -> Result<Arith, String> {
     Ok(Arith { operation: Operation::Compare(op), operands: Operands::new(ty, &[ty, ty, by]) })
 }
 
-fn decode_comparison(mut words: Modifiers<'_>) -> Result<Arith, String> {
+/// Decodes `set` and `setp`.
+pub(super) fn decode(words: &Modifiers<'_>) -> Result<Arith, String> {
+    let mut words = *words;
     let combine = words.combine.take();
     let (result, ty) = match (words.name, words.types()) {
         ("setp", &[ty]) => (None, ty),

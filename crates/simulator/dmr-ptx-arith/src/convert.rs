@@ -37,14 +37,6 @@ pub(super) struct Op {
     satfinite: bool,
 }
 
-/// Decodes `cvt` and `cvt.pack`.
-pub(super) fn decode(words: &Modifiers<'_>) -> Option<Result<Arith, String>> {
-    if words.name != "cvt" {
-        return None;
-    }
-    Some(if words.has(flag::PACK) { pack::decode(words) } else { decode_conversion(*words) })
-}
-
 fn kind(ty: Type) -> Option<Kind> {
     let integer = |bits, signed| Some(Kind::Integer { bits, signed });
     match ty {
@@ -76,7 +68,12 @@ fn pair(ty: Type) -> Option<Format> {
     }
 }
 
-fn decode_conversion(mut words: Modifiers<'_>) -> Result<Arith, String> {
+/// Decodes a conversion.
+pub(super) fn decode(words: &Modifiers<'_>) -> Result<Arith, String> {
+    if words.has(flag::PACK) {
+        return pack::decode(words);
+    }
+    let mut words = *words;
     let &[to, from] = words.types() else {
         return Err("cvt needs two types".to_owned());
     };

@@ -38,20 +38,9 @@ pub(super) fn format_of(ty: Type) -> Option<(Format, bool)> {
     })
 }
 
-/// Decodes an instruction that rounds exactly; the approximations of the same names belong to
-/// another family.
-pub(super) fn decode(words: &Modifiers<'_>) -> Option<Result<Arith, String>> {
-    let known = match words.name {
-        "add" | "sub" | "mul" | "mad" | "fma" => {
-            words.types().iter().any(|ty| format_of(*ty).is_some())
-        }
-        "div" | "rcp" | "sqrt" => words.rounding.is_some(),
-        _ => false,
-    };
-    known.then(|| decode_float(*words))
-}
-
-fn decode_float(mut words: Modifiers<'_>) -> Result<Arith, String> {
+/// Decodes an instruction that rounds exactly.
+pub(super) fn decode(words: &Modifiers<'_>) -> Result<Arith, String> {
+    let mut words = *words;
     let ty = words.one_type()?;
     let Some((format, pair)) = format_of(ty) else {
         return words.wrong_type(ty);

@@ -39,22 +39,8 @@ pub(super) struct Op {
     relu: bool,
 }
 
-/// Decodes an instruction whose type is an integer; other types of the same names belong to other
-/// families.
-pub(super) fn decode(words: &Modifiers<'_>) -> Option<Result<Arith, String>> {
-    use Type::{S16, S16x2, S32, S64, U16, U16x2, U32, U64};
-    let ty = *words.types().first()?;
-    let integer = matches!(ty, U16 | U32 | U64 | S16 | S32 | S64 | U16x2 | S16x2);
-    let known = match words.name {
-        "add" | "sub" | "mul" | "mad" => !words.has(flag::CC) && integer,
-        "div" | "rem" | "abs" | "neg" | "min" | "max" => integer,
-        "mul24" | "mad24" | "sad" => true,
-        _ => false,
-    };
-    known.then(|| decode_integer(words))
-}
-
-fn decode_integer(words: &Modifiers<'_>) -> Result<Arith, String> {
+/// Decodes an instruction whose type is an integer.
+pub(super) fn decode(words: &Modifiers<'_>) -> Result<Arith, String> {
     use Type::{S16, S16x2, S32, S64, U16, U16x2, U32, U64};
     let ty = words.one_type()?;
     let part =

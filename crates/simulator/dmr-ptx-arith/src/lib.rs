@@ -15,6 +15,7 @@ mod carry;
 mod compare;
 mod convert;
 mod exact;
+mod families;
 mod float;
 mod integer;
 mod io;
@@ -33,6 +34,7 @@ pub use float::added_double;
 pub use warp::{Lanes, Mask, WARP};
 
 use dmr_ptx_syntax::Type;
+use families::FAMILIES;
 use io::Io;
 use modifiers::Modifiers;
 
@@ -139,39 +141,17 @@ enum Operation {
 /// Returns `None` if `name` is no arithmetic instruction, and an error that names the instruction
 /// and what of it is not supported.
 pub fn decode(name: &str, modifiers: &[&str]) -> Option<Result<Arith, String>> {
-    if !is_arithmetic(name) {
-        return None;
-    }
+    let mut rows = FAMILIES.iter().filter(|row| row.names.contains(&name)).peekable();
+    rows.peek()?;
     let words = match Modifiers::parse(name, modifiers) {
         Ok(words) => words,
         Err(error) => return Some(Err(error)),
     };
-    let families = [
-        carry::decode,
-        integer::decode,
-        bits::decode,
-        logic::decode,
-        float::decode,
-        approx::decode,
-        sign::decode,
-        compare::decode,
-        convert::decode,
-        video::decode,
-    ];
-    let found = families.iter().find_map(|decode| decode(&words));
-    Some(found.unwrap_or_else(|| Err(format!("{name} is not supported with these types"))))
-}
-
-/// Returns whether some family decodes instructions of this name.
-fn is_arithmetic(name: &str) -> bool {
-    const NAMES: &[&str] = &[
-        "abs", "add", "addc", "and", "bfe", "bfi", "bfind", "bmsk", "brev", "clz", "cnot",
-        "copysign", "cos", "cvt", "div", "dp2a", "dp4a", "ex2", "fma", "fns", "lg2", "lop3", "mad",
-        "mad24", "madc", "max", "min", "mov", "mul", "mul24", "neg", "not", "or", "popc", "prmt",
-        "rcp", "rem", "rsqrt", "sad", "selp", "set", "setp", "shf", "shl", "shr", "sin", "slct",
-        "sqrt", "sub", "subc", "szext", "tanh", "testp", "xor",
-    ];
-    NAMES.contains(&name) || video::is_video(name)
+    let family = rows.find(|row| (row.condition)(&words));
+    Some(family.map_or_else(
+        || Err(format!("{name} is not supported with these types")),
+        |family| (family.decode)(&words),
+    ))
 }
 
 impl Arith {

@@ -44,26 +44,8 @@ pub(super) struct Op {
 }
 
 /// Decodes a logic, shift or selection instruction.
-pub(super) fn decode(words: &Modifiers<'_>) -> Option<Result<Arith, String>> {
-    let known = matches!(
-        words.name,
-        "and"
-            | "or"
-            | "xor"
-            | "not"
-            | "cnot"
-            | "lop3"
-            | "shl"
-            | "shr"
-            | "shf"
-            | "prmt"
-            | "mov"
-            | "selp"
-    );
-    known.then(|| decode_logic(*words))
-}
-
-fn decode_logic(mut words: Modifiers<'_>) -> Result<Arith, String> {
+pub(super) fn decode(words: &Modifiers<'_>) -> Result<Arith, String> {
+    let mut words = *words;
     use Type::{B16, B32, B64, F32, F64, Pred, S16, S32, S64, U16, U32, U64};
     const UNTYPED: &[Type] = &[B16, B32, B64];
     const WITH_PREDICATE: &[Type] = &[Pred, B16, B32, B64];

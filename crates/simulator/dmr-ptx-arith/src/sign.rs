@@ -45,17 +45,8 @@ pub(super) struct Op {
 }
 
 /// Decodes an instruction whose type is a floating-point one.
-pub(super) fn decode(words: &Modifiers<'_>) -> Option<Result<Arith, String>> {
-    let float = words.types().first().is_some_and(|ty| format_of(*ty).is_some());
-    let known = match words.name {
-        "min" | "max" | "abs" | "neg" => float,
-        "copysign" | "testp" => true,
-        _ => false,
-    };
-    known.then(|| decode_sign(*words))
-}
-
-fn decode_sign(mut words: Modifiers<'_>) -> Result<Arith, String> {
+pub(super) fn decode(words: &Modifiers<'_>) -> Result<Arith, String> {
+    let mut words = *words;
     let ty = words.one_type()?;
     let Some((format, pair)) = format_of(ty) else {
         return words.wrong_type(ty);

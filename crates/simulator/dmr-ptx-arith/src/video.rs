@@ -32,18 +32,9 @@ pub(super) struct Op {
 }
 
 /// Decodes an instruction of these names; those on scalars are refused.
-pub(super) fn decode(words: &Modifiers<'_>) -> Option<Result<Arith, String>> {
-    is_video(words.name).then(|| decode_video(*words, words.name.trim_end_matches(['2', '4'])))
-}
-
-/// Returns whether it is the name of a video instruction.
-pub(super) fn is_video(name: &str) -> bool {
-    const NAMES: &[&str] =
-        &["vadd", "vsub", "vavrg", "vabsdiff", "vmin", "vmax", "vset", "vshl", "vshr", "vmad"];
-    NAMES.contains(&name.trim_end_matches(['2', '4']))
-}
-
-fn decode_video(mut words: Modifiers<'_>, plain: &str) -> Result<Arith, String> {
+pub(super) fn decode(words: &Modifiers<'_>) -> Result<Arith, String> {
+    let mut words = *words;
+    let plain = words.name.trim_end_matches(['2', '4']);
     let bits = match words.name.get(plain.len()..) {
         Some("2") => 16,
         Some("4") => 8,
