@@ -236,6 +236,12 @@ impl Interpreter<'_> {
     }
 
     /// Loads or stores matrices: `ldmatrix`, `stmatrix`, `wmma.load`, `wmma.store`.
+    ///
+    /// All lanes take part at once, and which register an element goes to depends on all of their
+    /// addresses. So the arithmetic crate lists the pieces of memory (rows), in the order in which
+    /// `pack` and `unpack` have their bytes in one buffer; here the pieces are accessed, as few
+    /// runs. Undefined bits take the same way a second time, as the bytes of a second buffer: that
+    /// is how they reach the registers that their elements go to.
     pub(super) fn transfer_matrix(
         &mut self,
         block: &mut BlockState,
@@ -273,7 +279,7 @@ impl Interpreter<'_> {
         } else {
             bytes.resize(pieces.iter().map(|piece| piece.bytes as usize).sum(), 0);
         }
-        // The undefined bits of the bytes.
+        // The undefined bits of `bytes`, byte for byte; shorter if the last ones have none.
         let mut undefined = Vec::new();
         let mut origin = None;
         if transfer.is_store && !warp.undefined.is_empty() {

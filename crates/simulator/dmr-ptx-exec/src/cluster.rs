@@ -251,8 +251,8 @@ pub(super) fn complete(interpreter: &mut Interpreter<'_>, blocks: &mut [ThreadBl
     true
 }
 
-/// Moves the other blocks of a cluster to `interpreter`, where the block of this rank reaches them, or
-/// back.
+/// Moves the other blocks of a cluster to `interpreter`, where the block of this rank reaches them,
+/// or back.
 pub(super) fn exchange(interpreter: &mut Interpreter<'_>, blocks: &mut [ThreadBlock], rank: usize) {
     interpreter.cluster.rank = rank;
     interpreter.cluster.blocks.resize_with(blocks.len(), BlockState::default);

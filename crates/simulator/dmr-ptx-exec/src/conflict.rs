@@ -1,4 +1,6 @@
-//! Accesses without order: what is noted of each access, and the report of two.
+//! Accesses without order: what is recorded of each access, and the report of two.
+//!
+//! The accesses are compared in `shadow` (shared memory) and `races` (global memory).
 
 use crate::races::GlobalAccess;
 use dmr_ptx_arith::{Mask, WARP};

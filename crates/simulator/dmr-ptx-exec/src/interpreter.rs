@@ -18,7 +18,7 @@ use crate::races::Races;
 const SLICE: u32 = 1024;
 /// The instructions that a group runs before the others of its warp are considered.
 const TURN: u32 = 256;
-/// The instructions for which a group is passed over before it runs whatever its rank.
+/// A ready group that was skipped for this many instructions runs next, regardless of rank.
 const STARVED: u32 = 1024;
 /// The polls after which a warp has spent its slice.
 pub(super) const POLLS: u32 = 6;

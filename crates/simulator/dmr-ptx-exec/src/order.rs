@@ -6,6 +6,9 @@
 //! the accessing thread. Barriers order threads, `bar.warp.sync` lanes, and atomic accesses with
 //! fences whole warps: a warp that acquires is ordered as a whole, so that some races between its
 //! lanes and other warps are missed, and none is reported that is not one.
+//!
+//! One entry for each warp and not for each thread: a barrier of the block is by far the most
+//! frequent order, and is one number for all of them.
 
 use dmr_ptx_arith::{Mask, WARP};
 use rustc_hash::FxHashMap;

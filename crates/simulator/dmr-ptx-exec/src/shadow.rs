@@ -1,4 +1,9 @@
 //! The last accesses to each byte of shared memory, to find threads that access it without order.
+//!
+//! Most accesses are of whole words, and are ordered by the last barrier of the block: for these
+//! [`Cell::record_seen`] compares a few numbers. A word that is accessed in part gets a cell for
+//! each of its bytes until the next barrier: in kernels of 8 and 16 bit types, different threads
+//! own neighbouring values of one word.
 
 use std::ops::Range;
 

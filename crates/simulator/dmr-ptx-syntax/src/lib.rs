@@ -1,7 +1,7 @@
-//! Parses NVIDIA's PTX: text into a module, several modules into one, and the texts in fat binaries.
+//! Parses NVIDIA's PTX: text into a module, several modules into one, and texts in fat binaries.
 //!
-//! A part of `dmr-ptx`, which re-exports what users need. It knows no instruction: an opcode is a
-//! name with operands. What instructions mean is decoded by `dmr-ptx-arith` and `dmr-ptx-exec`.
+//! A part of `dmr-ptx`, which re-exports what users need. It decodes no instruction: an opcode is
+//! a name with operands, which `dmr-ptx-arith` and `dmr-ptx-exec` decode.
 //!
 //! | module | what it holds |
 //! | --- | --- |
