@@ -31,7 +31,7 @@ mod video;
 mod warp;
 
 pub use float::added_double;
-pub use warp::{Lanes, Mask, WARP};
+pub use warp::{Lanes, Mask, WARP, lanes_of};
 
 use dmr_ptx_syntax::Type;
 use families::FAMILIES;

@@ -11,3 +11,14 @@ pub type Lanes = [u64; WARP];
 
 /// A set of lanes: bit `n` is lane `n`.
 pub type Mask = u32;
+
+/// Returns the numbers of the lanes of `mask`, lowest first.
+#[inline]
+pub fn lanes_of(mask: Mask) -> impl Iterator<Item = usize> {
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        let lane = rest.trailing_zeros() as usize;
+        rest &= rest.wrapping_sub(1);
+        (lane < WARP).then_some(lane)
+    })
+}

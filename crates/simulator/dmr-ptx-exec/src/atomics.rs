@@ -1,7 +1,7 @@
 //! Atomic instructions, and matrices in memory.
 
 use dmr_ptx_arith::lanes::{Piece, Transfer as MatrixTransfer, Window};
-use dmr_ptx_arith::{Lanes, Mask, WARP};
+use dmr_ptx_arith::{Lanes, Mask, WARP, lanes_of};
 
 use super::access::AccessKind;
 use super::block::BlockState;
@@ -12,7 +12,7 @@ use super::global::Qualifier;
 use super::interpreter::{Interpreter, Stop};
 use super::memory::{Reach, refused};
 use super::registers::{ZERO, number};
-use super::space::{Run, lanes_of, next_same, resolve, window};
+use super::space::{Run, next_same, resolve, window};
 use super::sync::MOST_SOURCES;
 use super::undefined::{Origin, Undefined};
 use super::warp::{LaneGroup, Warp};

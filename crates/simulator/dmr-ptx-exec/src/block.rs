@@ -109,7 +109,7 @@ impl BlockState {
         (self.arrived >> id & 1 != 0).then(|| self.barriers[id as usize].expected)
     }
 
-    /// Notes that a warp that has arrived at a barrier does not wait there.
+    /// Records that a warp that has arrived at a barrier does not wait there.
     pub(super) fn go_ahead(&mut self, warp: u32, id: u32) {
         self.order.arrive(warp as usize, &mut self.barriers[id as usize].ahead);
     }
@@ -162,6 +162,9 @@ impl ThreadBlock {
     }
 
     /// Completes the barriers at which every expected thread has arrived.
+    ///
+    /// It is called after each slice of a warp and not at an arrival, because the last thread that
+    /// others wait for may also exit.
     pub(super) fn complete_barriers(&mut self, checks: Checks) -> Result<(), Box<Faulted>> {
         let mut rest = self.state.arrived;
         while rest != 0 {
@@ -177,6 +180,8 @@ impl ThreadBlock {
         Ok(())
     }
 
+    /// Returns whether all lanes of the expected warps have arrived or exited. A barrier for a
+    /// number of threads counts whole warps, as the device does.
     fn is_complete(&self, id: u32) -> bool {
         let barrier = &self.state.barriers[id as usize];
         let complete = |warp: &Warp| warp.live & !barrier.lanes[warp.number as usize] == 0;
@@ -222,6 +227,11 @@ impl ThreadBlock {
         Faulted { kind, thread, pc }
     }
 
+    /// Lets the groups that wait at a barrier go on, and orders their threads.
+    ///
+    /// A barrier of the whole block advances the one stamp of the block. Otherwise the warps that
+    /// wait are ordered with each other and behind those that arrived without waiting (`bar.arrive`),
+    /// which are not ordered behind anything.
     fn release(&mut self, id: u32) {
         let barrier = &mut self.state.barriers[id as usize];
         let holds = barrier.true_lanes;

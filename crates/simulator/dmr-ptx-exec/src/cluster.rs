@@ -3,14 +3,13 @@
 //! An address of shared memory has the rank of its block plus one in bits 24 to 31, or zero for the
 //! block of the thread. Races on the shared memory of another block are not checked.
 
-use dmr_ptx_arith::{Lanes, Mask};
+use dmr_ptx_arith::{Lanes, Mask, lanes_of};
 
 use super::block::{BlockState, ThreadBlock};
 use super::code::{Op, Reg, Value};
 use super::fault::FaultKind;
 use super::interpreter::{Flow, Interpreter, Stop, wait};
 use super::order::Row;
-use super::space::lanes_of;
 use super::warp::{LaneGroup, State, Warp};
 
 /// The first address of shared memory that has the rank of a block.
@@ -89,10 +88,7 @@ impl Interpreter<'_> {
                 }
             }
             ClusterInst::Wait => {
-                if mask != group.mask {
-                    let others = group.split(group.mask & !mask, group.pc + 1);
-                    warp.groups.push(others);
-                }
+                warp.skip_others(group, mask);
                 let arrivals = &mut block.cluster_arrivals;
                 arrivals.reserve(number);
                 let missing = mask & !(arrivals.arrived[number] | arrivals.completed[number]);

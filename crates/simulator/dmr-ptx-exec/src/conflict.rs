@@ -3,7 +3,7 @@
 //! The accesses are compared in `shadow` (shared memory) and `races` (global memory).
 
 use crate::races::GlobalAccess;
-use dmr_ptx_arith::{Mask, WARP};
+use dmr_ptx_arith::{Mask, WARP, lanes_of};
 
 use super::access::AccessKind;
 use super::block::BlockState;
@@ -13,7 +13,7 @@ use super::interpreter::{Interpreter, Stop};
 use super::memory::Reach;
 use super::order::Order;
 use super::shadow::SharedAccess;
-use super::space::{Run, lanes_of};
+use super::space::Run;
 use super::warp::Warp;
 
 /// Two accesses without order, one of them writing.
@@ -39,7 +39,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Notes an access to shared memory; the bytes are what it writes, and have not been written.
+    /// Records an access to shared memory; the bytes are what it writes, and have not been written.
     pub(super) fn record_shared(
         &mut self,
         block: &mut BlockState,
@@ -56,7 +56,7 @@ impl Interpreter<'_> {
         self.record_ordered(block, warp, reach, run, access);
     }
 
-    /// Notes an access to shared memory that may be one of a copy in flight.
+    /// Records an access to shared memory that may be one of a copy in flight.
     pub(super) fn record_ordered(
         &mut self,
         block: &mut BlockState,
@@ -72,7 +72,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Notes an access to global memory; the bytes are what it writes, and have not been written.
+    /// Records an access to global memory; the bytes are what it writes, and have not been written.
     pub(super) fn record_global(
         &mut self,
         block: &BlockState,

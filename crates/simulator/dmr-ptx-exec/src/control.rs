@@ -1,6 +1,6 @@
 //! Branches, calls, returns and exits.
 
-use dmr_ptx_arith::{Lanes, Mask, WARP};
+use dmr_ptx_arith::{Lanes, Mask, WARP, lanes_of};
 
 use super::block::{BARRIERS, BlockState, Expected};
 use super::code::{Barrier, BarrierKind, Op, Source, Value};
@@ -10,7 +10,7 @@ use super::interpreter::{Flow, Interpreter, Stop, wait};
 use super::memory::{Reach, unwritten};
 use super::program::{Actual, Call, Formal, Target};
 use super::registers::{number, predicate_mask};
-use super::space::{FUNCTION_STRIDE, FUNCTIONS, Run, is_same, lanes_of};
+use super::space::{FUNCTION_STRIDE, FUNCTIONS, Run, is_same, lanes_where};
 use super::transfer::extend;
 use super::undefined::{Undefined, undefine};
 use super::warp::{Frame, LaneGroup, State, Warp};
@@ -39,25 +39,21 @@ impl Interpreter<'_> {
         }
         // The lanes whose predicate is false go on; the rest of this function is about those of
         // `mask`.
-        let parted = mask != group.mask;
-        if parted {
-            let others = group.split(group.mask & !mask, group.pc + 1);
-            warp.groups.push(others);
-        }
+        let is_split = warp.skip_others(group, mask);
         match *op {
             Op::BranchIndex { index, table } => self.branch_index(warp, group, index, table),
             Op::Call(call) => {
                 let code = self.code;
                 let Some(call_inst) = code.calls.get(call as usize) else { return Ok(Flow::Next) };
                 let flow = self.call(block, warp, group, call, call_inst)?;
-                Ok(if parted { after_split(group, flow) } else { flow })
+                Ok(if is_split { after_split(group, flow) } else { flow })
             }
             Op::Return if !group.stack.is_empty() => {
                 self.return_from(warp, group);
                 Ok(Flow::Choose)
             }
             _ => {
-                if matches!(op, Op::Return) && !parted && self.checks.divergence {
+                if matches!(op, Op::Return) && !is_split && self.checks.divergence {
                     self.check_left_out(warp, group)?;
                 }
                 warp.live &= !group.mask;
@@ -105,8 +101,7 @@ impl Interpreter<'_> {
                     format!("`brx.idx` with index {index}: the list has {} targets", targets.len());
                 return Err(Stop::new(FaultKind::Invalid(message), first));
             };
-            let same = lanes_of(rest).filter(|&lane| indices[lane] & 0xffff_ffff == index);
-            let mask = same.fold(0, |mask: Mask, lane| mask | 1 << lane);
+            let mask = lanes_where(rest, |lane| indices[lane] & 0xffff_ffff == index);
             rest &= !mask;
             if mask == group.mask {
                 group.pc = target;
@@ -134,9 +129,7 @@ impl Interpreter<'_> {
                 let targets = *self.value(warp, group.base, value);
                 let first = group.mask.trailing_zeros() as usize % WARP;
                 if !is_same(group.mask, &targets) {
-                    let others =
-                        lanes_of(group.mask).filter(|&lane| targets[lane] != targets[first]);
-                    let others = others.fold(0, |mask: Mask, lane| mask | 1 << lane);
+                    let others = lanes_where(group.mask, |lane| targets[lane] != targets[first]);
                     let pc = group.pc;
                     warp.groups.push(group.split(others, pc));
                 }
@@ -172,7 +165,7 @@ impl Interpreter<'_> {
         warp.registers.reserve(registers);
         let local = local as u32;
         warp.local.reserve(local as usize + callee.frame_bytes as usize);
-        warp.local.forget(group.mask, local as usize, callee.frame_bytes as usize);
+        warp.local.clear(group.mask, local as usize, callee.frame_bytes as usize);
         for (actual, formal) in call.arguments.iter().zip(&callee.formals) {
             self.pass(
                 warp,
@@ -201,6 +194,7 @@ impl Interpreter<'_> {
         Stop::new(FaultKind::Invalid(format!("a call to {address:#x}, which is no function")), lane)
     }
 
+    /// Ends a call: copies the return values and restores the frame of the caller.
     fn return_from(&self, warp: &mut Warp, group: &mut LaneGroup) {
         let Some(frame) = group.stack.pop() else { return };
         let code = self.code;
@@ -342,10 +336,7 @@ impl Interpreter<'_> {
         block
             .arrive(warp.number, mask, id, expected, holds)
             .map_err(|kind| Stop::new(kind, mask.trailing_zeros() as usize))?;
-        if mask != group.mask {
-            let others = group.split(group.mask & !mask, group.pc + 1);
-            warp.groups.push(others);
-        }
+        warp.skip_others(group, mask);
         if barrier.kind == BarrierKind::Arrive {
             block.go_ahead(warp.number, id);
             group.pc += 1;

@@ -1,7 +1,7 @@
 //! Asynchronous copies between global and shared memory: `cp.async`, `cp.async.bulk`, and the waits
 //! for them.
 
-use dmr_ptx_arith::{Lanes, Mask, WARP};
+use dmr_ptx_arith::{Lanes, Mask, WARP, lanes_of};
 
 use super::access::AccessKind;
 use super::block::BlockState;
@@ -12,7 +12,7 @@ use super::global::{Qualifier, Scope};
 use super::in_flight::{CopyKind, InFlight, Phase};
 use super::interpreter::{Interpreter, Stop};
 use super::memory::{RUN_BYTES, Reach};
-use super::space::{Run, lanes_of, resolve};
+use super::space::{Run, resolve};
 use super::tensors::{ReducingCopy, TensorCopy};
 use super::warp::{LaneGroup, Warp};
 
@@ -252,7 +252,7 @@ impl Interpreter<'_> {
             .collect()
     }
 
-    /// Notes what a copy has written as in flight, and counts its bytes.
+    /// Records what a copy has written as in flight, and counts its bytes.
     pub(super) fn finish_target(
         &mut self,
         block: &mut BlockState,
@@ -290,7 +290,7 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// Notes a copy by a lane as in flight.
+    /// Records a copy by a lane as in flight.
     pub(super) fn start_copy(
         &self,
         block: &mut BlockState,
@@ -338,7 +338,7 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// Notes the bytes of copies as accessed now, by the threads that have waited for them.
+    /// Records the bytes of copies as accessed now, by the threads that have waited for them.
     fn finish_copies(
         &mut self,
         block: &mut BlockState,

@@ -1,6 +1,6 @@
 //! One instruction of a group: what computes on registers is here, the rest is called.
 
-use dmr_ptx_arith::{Lanes, Mask, WARP};
+use dmr_ptx_arith::{Lanes, Mask, WARP, lanes_of};
 use dmr_ptx_syntax::SpecialRegister;
 
 use super::block::BlockState;
@@ -9,7 +9,7 @@ use super::fault::FaultKind;
 use super::interpreter::{Flow, Interpreter, POLLS, RECENT, Stop};
 use super::program::Code;
 use super::registers::ZERO;
-use super::space::{lanes_of, resolve};
+use super::space::resolve;
 use super::warp::{LaneGroup, Warp};
 
 /// The number of lanes from which on an operation is computed for all of them.

@@ -2,7 +2,7 @@
 //! memory.
 
 use dmr_ptx_arith::lanes::{Exchange, Work};
-use dmr_ptx_arith::{Lanes, Mask, WARP};
+use dmr_ptx_arith::{Lanes, Mask, WARP, lanes_of};
 
 use super::block::BlockState;
 use super::cluster::{ClusterInst, RANKED};
@@ -13,7 +13,7 @@ use super::interpreter::{Interpreter, Stop};
 use super::load::{Use, Visitor};
 use super::memory::Reach;
 use super::registers::{ZERO, number};
-use super::space::{Run, lanes_of};
+use super::space::Run;
 use super::transfer::{collect, extend};
 use super::undefined::{DEFINED, Origin, Undefined, undefine};
 use super::warp::{LaneGroup, Warp};

@@ -11,7 +11,7 @@ pub enum Scope {
     Sys,
 }
 
-/// The behaviour of an access beside those of other threads.
+/// The qualifier of a load or store: how it behaves beside accesses of other threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Qualifier {
@@ -23,6 +23,13 @@ pub enum Qualifier {
     Volatile,
     /// `.relaxed`, `.acquire`, `.release`, `atom` and `red`: atomic in this scope.
     Atomic(Scope),
+}
+
+impl Qualifier {
+    /// Returns whether the access is strong, as the memory model says: atomic or volatile.
+    pub(crate) fn is_strong(self) -> bool {
+        matches!(self, Self::Volatile | Self::Atomic(_))
+    }
 }
 
 /// An access to global memory by lanes of one warp, in one instruction.
@@ -95,7 +102,7 @@ pub trait GlobalMemory {
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), AccessError>;
 
-    /// Notes that the bytes at `access.address`, which were just written, have an undefined value:
+    /// Marks that the bytes at `access.address`, which were just written, have an undefined value:
     /// one that was read from shared or local memory which no thread has written. A later read of
     /// them is one of memory that was never written. The default does nothing.
     fn undefine(&mut self, access: &Access) {

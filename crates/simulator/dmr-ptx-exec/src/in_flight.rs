@@ -91,7 +91,7 @@ impl Copies {
         self.copies.len() == self.free.len()
     }
 
-    /// Notes a copy in a block with `shared` bytes of shared memory.
+    /// Records a copy in a block with `shared` bytes of shared memory.
     pub(super) fn start(&mut self, copy: InFlight, shared: usize) {
         if self
             .threads
@@ -220,7 +220,7 @@ impl Copies {
         removed
     }
 
-    /// Notes the write to global memory of a copy that has read its bytes.
+    /// Records the write to global memory of a copy that has read its bytes.
     fn keep_write(&mut self, copy: InFlight, group: u32) {
         let Some(index) = self.free.pop() else { return };
         self.copies[index as usize] = Some(InFlight { is_read: true, ..copy });

@@ -1,7 +1,7 @@
 //! Instructions on `mbarrier` objects of shared memory.
 
 use crate::mbarrier::{Instruction, complete_bytes, phase};
-use dmr_ptx_arith::{Mask, WARP};
+use dmr_ptx_arith::{Mask, WARP, lanes_of};
 
 use super::access::AccessKind;
 use super::block::BlockState;
@@ -12,7 +12,7 @@ use super::global::{Qualifier, Scope};
 use super::in_flight::Phase;
 use super::interpreter::{Interpreter, Stop};
 use super::memory::Reach;
-use super::space::{Run, lanes_of, window};
+use super::space::{Run, window};
 use super::warp::{LaneGroup, Warp};
 
 /// The bytes of an object.

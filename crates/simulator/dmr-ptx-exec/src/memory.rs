@@ -1,6 +1,6 @@
 //! Accesses to memory: addresses into spaces, checks, and runs of adjacent lanes.
 
-use dmr_ptx_arith::{Lanes, Mask, WARP};
+use dmr_ptx_arith::{Lanes, Mask, WARP, lanes_of};
 
 use super::access::AccessKind;
 use super::block::BlockState;
@@ -9,7 +9,7 @@ use super::code::Location;
 use super::fault::{FaultKind, SpaceName};
 use super::global::{Access, Qualifier};
 use super::interpreter::{Interpreter, Stop};
-use super::space::{Run, SHARED, lanes_of, resolve, window};
+use super::space::{Run, SHARED, lanes_where, resolve, window};
 use super::warp::Warp;
 
 /// The bytes of the largest run: 32 lanes of 32 bytes.
@@ -63,8 +63,7 @@ impl Interpreter<'_> {
         let mut rest = mask;
         while rest != 0 {
             let (space, _) = resolve(addresses[rest.trailing_zeros() as usize]);
-            let part = lanes_of(rest).filter(|&lane| resolve(addresses[lane]).0 == space);
-            let part = part.fold(0, |mask: Mask, lane| mask | 1 << lane);
+            let part = lanes_where(rest, |lane| resolve(addresses[lane]).0 == space);
             rest &= !part;
             let offsets = addresses.map(|address| address.wrapping_sub(window(space)));
             access(self, space, part, &offsets)?;
@@ -104,7 +103,7 @@ impl Interpreter<'_> {
         into: &mut [u8],
     ) -> Result<(), Box<Stop>> {
         self.unwritten.clear();
-        let strong = matches!(reach.qualifier, Qualifier::Volatile | Qualifier::Atomic(_));
+        let strong = reach.qualifier.is_strong();
         if strong {
             let generic = run.address.wrapping_add(window(reach.space));
             for index in 0..run.count as u64 {
@@ -210,7 +209,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Notes the unwritten bytes of a run of `len` bytes among those from `at` on.
+    /// Records the unwritten bytes of a run of `len` bytes among those from `at` on.
     #[cold]
     fn mark_unwritten(&mut self, len: usize, at: usize, written: &[u8]) {
         self.unwritten.resize(len, 0);
@@ -227,7 +226,7 @@ impl Interpreter<'_> {
         run: Run,
         bytes: &[u8],
     ) -> Result<(), Box<Stop>> {
-        let strong = matches!(reach.qualifier, Qualifier::Volatile | Qualifier::Atomic(_));
+        let strong = reach.qualifier.is_strong();
         if strong {
             let generic = run.address.wrapping_add(window(reach.space));
             for index in 0..run.count as u64 {

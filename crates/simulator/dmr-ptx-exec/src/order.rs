@@ -10,10 +10,8 @@
 //! One entry for each warp and not for each thread: a barrier of the block is by far the most
 //! frequent order, and is one number for all of them.
 
-use dmr_ptx_arith::{Mask, WARP};
+use dmr_ptx_arith::{Mask, WARP, lanes_of};
 use rustc_hash::FxHashMap;
-
-use super::space::lanes_of;
 
 /// For each warp, the stamp below which its accesses have been seen.
 pub(super) type Row = Vec<u32>;
@@ -151,7 +149,7 @@ impl Order {
         }
     }
 
-    /// Notes that a warp arrives at a barrier without waiting: `row` gets what those that wait
+    /// Records that a warp arrives at a barrier without waiting: `row` gets what those that wait
     /// there have seen.
     pub(super) fn arrive(&mut self, warp: usize, row: &mut Row) {
         let now = self.advance();
@@ -189,7 +187,7 @@ impl Order {
         }
     }
 
-    /// Notes a fence of a warp.
+    /// Records a fence of a warp.
     pub(super) fn fence(&mut self, warp: usize) {
         let now = self.advance();
         let order = &mut self.warps[warp];
@@ -199,7 +197,7 @@ impl Order {
         order.has_fenced = true;
     }
 
-    /// Notes an atomic or volatile store at `address`.
+    /// Records an atomic or volatile store at `address`.
     pub(super) fn publish(&mut self, warp: usize, address: u64) {
         if !self.warps[warp].has_fenced {
             return;
@@ -209,7 +207,7 @@ impl Order {
         join(row, &self.warps[warp].fenced);
     }
 
-    /// Notes an atomic or volatile load at `address`.
+    /// Records an atomic or volatile load at `address`.
     pub(super) fn observe(&mut self, warp: usize, address: u64) {
         if !self.published.is_empty()
             && let Some(row) = self.published.get(&address)

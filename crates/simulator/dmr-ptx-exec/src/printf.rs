@@ -1,12 +1,14 @@
 //! The functions that the driver provides: `vprintf` and `__assertfail`.
 
+use dmr_ptx_arith::lanes_of;
+
 use super::block::BlockState;
 use super::fault::{FaultKind, SpaceName};
 use super::global::Qualifier;
 use super::interpreter::{Flow, Interpreter, Stop};
 use super::memory::Reach;
 use super::program::{Actual, Builtin, Call};
-use super::space::{LOCAL, Run, lanes_of, resolve};
+use super::space::{LOCAL, Run, resolve};
 use super::undefined::Undefined;
 use super::warp::{LaneGroup, Warp};
 

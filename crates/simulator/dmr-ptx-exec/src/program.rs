@@ -224,7 +224,7 @@ pub(super) struct Function {
     pub(super) is_callable: bool,
 }
 
-/// The place of a inst in the text.
+/// The place of an instruction in the text.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct At {
     pub(super) function: u32,

@@ -5,11 +5,11 @@
 //! result stays uniform if every live lane executes it: then it is written to the other lanes as
 //! well, which never read it.
 
-use dmr_ptx_arith::{Lanes, Mask, WARP};
+use dmr_ptx_arith::{Lanes, Mask, WARP, lanes_of};
 
 use super::code::{Guard, NO_REG, Reg, Source, Value};
 use super::program::Code;
-use super::space::{is_same, lanes_of};
+use super::space::is_same;
 use super::warp::{LaneGroup, Warp};
 
 pub(super) static ZERO: Lanes = [0; WARP];

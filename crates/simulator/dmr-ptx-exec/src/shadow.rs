@@ -71,7 +71,7 @@ struct Cell {
 impl Cell {
     const NONE: Self = Self { write: Mark::NONE, reads: [Mark::NONE; 2] };
 
-    /// Notes an access, and returns true, if all earlier ones are ordered before it as they mostly
+    /// Records an access, and returns true, if all earlier ones are ordered before it as they mostly
     /// are: a barrier of the block is between them, or they are of one thread.
     #[inline(always)]
     fn record_seen(&mut self, mark: Mark, order: &Order) -> bool {
@@ -96,7 +96,7 @@ impl Cell {
         true
     }
 
-    /// Notes an access, and returns an earlier one that is not ordered before it.
+    /// Records an access, and returns an earlier one that is not ordered before it.
     fn record_any(&mut self, mark: Mark, order: &Order) -> Option<Mark> {
         let is_seen = |other: &Mark| order.has_seen(mark.thread, other.thread, other.stamp);
         let is_ordered =
@@ -128,7 +128,7 @@ struct Split {
 }
 
 impl Split {
-    /// Notes an access to some bytes of a word, and returns an earlier one that is not ordered
+    /// Records an access to some bytes of a word, and returns an earlier one that is not ordered
     /// before it.
     #[inline(never)]
     fn record(
@@ -177,7 +177,7 @@ impl Shadow {
         Self { words: vec![Cell::NONE; bytes.div_ceil(4)], split: Split::default() }
     }
 
-    /// Notes an access, and returns the first earlier one that is not ordered before it.
+    /// Records an access, and returns the first earlier one that is not ordered before it.
     pub(super) fn record(
         &mut self,
         access: &SharedAccess,

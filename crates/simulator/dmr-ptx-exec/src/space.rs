@@ -1,7 +1,7 @@
 //! The windows of shared, local and parameter memory among generic addresses, and runs of adjacent
 //! accesses.
 
-use dmr_ptx_arith::{Lanes, Mask, WARP};
+use dmr_ptx_arith::{Lanes, Mask, WARP, lanes_of};
 
 use super::fault::SpaceName;
 
@@ -38,14 +38,9 @@ pub(super) fn window(space: SpaceName) -> u64 {
     }
 }
 
-/// Returns the numbers of the lanes of `mask`, lowest first.
-pub(super) fn lanes_of(mask: Mask) -> impl Iterator<Item = usize> {
-    let mut rest = mask;
-    std::iter::from_fn(move || {
-        let lane = rest.trailing_zeros() as usize;
-        rest &= rest.wrapping_sub(1);
-        (lane < WARP).then_some(lane)
-    })
+/// Returns the lanes of `mask` that fulfil a condition.
+pub(super) fn lanes_where(mask: Mask, condition: impl Fn(usize) -> bool) -> Mask {
+    lanes_of(mask).filter(|&lane| condition(lane)).fold(0, |all, lane| all | 1 << lane)
 }
 
 /// Lanes whose accesses are adjacent, in ascending order; in local memory, at the same address of

@@ -1,14 +1,14 @@
 //! Operations between lanes: which lanes of a warp take part, and what they exchange.
 
 use dmr_ptx_arith::lanes::{Defect, Exchange, Instruction, Participation};
-use dmr_ptx_arith::{Lanes, Mask, WARP};
+use dmr_ptx_arith::{Lanes, Mask, WARP, lanes_of};
 
 use super::block::BlockState;
 use super::code::{NO_REG, Op, Reg, Value, WarpInst};
 use super::fault::FaultKind;
 use super::interpreter::{Faulted, Flow, Interpreter, Stop, wait};
 use super::registers::{ZERO, number};
-use super::space::lanes_of;
+use super::space::lanes_where;
 use super::undefined::Undefined;
 use super::warp::{LaneGroup, State, Warp};
 
@@ -46,11 +46,7 @@ impl Interpreter<'_> {
             return Ok(Flow::Next);
         }
         // Lanes whose guard is false do not take part: they go on behind the instruction.
-        let is_split = mask != group.mask;
-        if is_split {
-            let others = group.split(group.mask & !mask, group.pc + 1);
-            warp.groups.push(others);
-        }
+        let is_split = warp.skip_others(group, mask);
         if participation == Participation::Warp {
             if group.mask == warp.live {
                 self.check_whole(warp, group)?;
@@ -66,8 +62,7 @@ impl Interpreter<'_> {
             .map_or([u64::from(Mask::MAX); WARP], |members| *self.value(warp, group.base, members));
         let first = group.mask.trailing_zeros() as usize % WARP;
         let members = named[first] as Mask;
-        let others = lanes_of(group.mask).filter(|&lane| named[lane] as Mask != members);
-        let others = others.fold(0, |mask: Mask, lane| mask | 1 << lane);
+        let others = lanes_where(group.mask, |lane| named[lane] as Mask != members);
         if others != 0 {
             let pc = group.pc;
             warp.groups.push(group.split(others, pc));

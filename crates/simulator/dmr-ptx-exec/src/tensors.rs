@@ -2,7 +2,7 @@
 //! `cp.reduce.async.bulk`.
 
 use crate::tensor_map::{MOST_DIMENSIONS, TENSOR_MAP_BYTES, TensorDimension, TensorMap};
-use dmr_ptx_arith::Mask;
+use dmr_ptx_arith::{Mask, lanes_of};
 
 use super::access::AccessKind;
 use super::atomic::Change;
@@ -14,7 +14,7 @@ use super::global::{Qualifier, Scope};
 use super::in_flight::CopyKind;
 use super::interpreter::{Interpreter, Stop};
 use super::memory::{RUN_BYTES, Reach, refused};
-use super::space::{Run, lanes_of, resolve};
+use super::space::{Run, resolve};
 use super::warp::{LaneGroup, Warp};
 
 /// A copy of a box of a tensor, between global and shared memory.

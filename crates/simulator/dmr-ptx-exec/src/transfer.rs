@@ -36,7 +36,8 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// Loads the bytes that all lanes of `mask` read. Returns false if each has bytes of its own:
+    /// Loads the bytes that all lanes of `mask` read: one access to memory and one check instead of
+    /// 32, which is what loads of parameters and of loop bounds are. Returns false if each has bytes of its own:
     /// in local memory.
     fn load_same(
         &mut self,
@@ -70,6 +71,8 @@ impl Interpreter<'_> {
         Ok(true)
     }
 
+    /// Loads the bytes of each lane, as few runs: lanes whose addresses are adjacent, or are the
+    /// same, are one access to memory.
     fn load_lanes(
         &mut self,
         block: &mut BlockState,
@@ -120,7 +123,8 @@ impl Interpreter<'_> {
         )
     }
 
-    /// Reads the bytes of a run, of each lane those of the mask `bytes.1`. The others are zero.
+    /// Reads the bytes of a run, of each lane those of the mask `bytes.1`. The others are zero: they
+    /// are not used, and reading them could be a race that the program does not have.
     fn read_used(
         &mut self,
         block: &mut BlockState,

@@ -6,12 +6,12 @@
 //! they matter: in an address, a branch, the predicate of an instruction with an effect, an operand
 //! of an atomic operation. A store of them makes memory unwritten.
 
-use dmr_ptx_arith::{Lanes, Mask, WARP};
+use dmr_ptx_arith::{Lanes, Mask, WARP, lanes_of};
 
 use super::code::{Source, Value};
 use super::fault::SpaceName;
 use super::registers::{ZERO, number};
-use super::space::lanes_of;
+use super::space::lanes_where;
 
 /// A read of bytes that no thread has written.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ impl Undefined {
 
     /// Returns the lanes of `mask` that have undefined bits.
     pub(super) fn lanes(&self, mask: Mask) -> Mask {
-        lanes_of(mask).filter(|&lane| self.bits[lane] != 0).fold(0, |all, lane| all | 1 << lane)
+        lanes_where(mask, |lane| self.bits[lane] != 0)
     }
 
     /// Makes all bits of the lanes of `mask` undefined that have undefined bits in `source`.

@@ -40,6 +40,8 @@ pub(super) enum State {
 }
 
 /// Lanes of a warp that run together: they have the same program counter and call stack.
+///
+/// A warp starts as one group. Branches split it; groups that are at the same place are merged.
 #[derive(Clone, Debug)]
 pub(super) struct LaneGroup {
     pub(super) mask: Mask,
@@ -123,16 +125,16 @@ impl Local {
         self.stride = stride;
     }
 
-    /// Forgets what was written to all bytes.
-    pub(super) fn forget_all(&mut self) {
+    /// Makes all bytes unwritten.
+    pub(super) fn clear_all(&mut self) {
         if self.stride > 0 {
             self.written.fill(0);
         }
     }
 
-    /// Forgets what was written to the bytes of these lanes.
-    pub(super) fn forget(&mut self, mask: Mask, from: usize, bytes: usize) {
-        for lane in super::space::lanes_of(mask).filter(|_| bytes > 0) {
+    /// Makes bytes of these lanes unwritten.
+    pub(super) fn clear(&mut self, mask: Mask, from: usize, bytes: usize) {
+        for lane in dmr_ptx_arith::lanes_of(mask).filter(|_| bytes > 0) {
             let start = lane * self.stride + from.min(self.stride);
             let end = lane * self.stride + (from + bytes).min(self.stride);
             self.written[start..end].fill(0);
@@ -199,10 +201,21 @@ impl Warp {
         self.live = self.lanes;
         self.carry = 0;
         self.polling = false;
-        self.local.forget_all();
+        self.local.clear_all();
         self.undefined = UndefinedRegisters::default();
         self.groups.clear();
         self.groups.push(LaneGroup::new(self.lanes, pc, frame));
+    }
+
+    /// Makes the lanes of a group that are not in `mask` a group behind the instruction that runs:
+    /// their guard is false. Returns whether there are any.
+    pub(super) fn skip_others(&mut self, group: &mut LaneGroup, mask: Mask) -> bool {
+        let is_split = mask != group.mask;
+        if is_split {
+            let others = group.split(group.mask & !mask, group.pc + 1);
+            self.groups.push(others);
+        }
+        is_split
     }
 
     /// Joins the groups that can run together.

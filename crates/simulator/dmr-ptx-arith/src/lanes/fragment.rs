@@ -1,8 +1,7 @@
 //! The lane, register and position in it of each element of a matrix.
 
 use super::element::Element;
-use super::lanes_of;
-use crate::{Lanes, Mask, WARP};
+use crate::{Lanes, Mask, WARP, lanes_of};
 use dmr_ptx_syntax::Type;
 
 /// A matrix that the registers of a warp hold.

@@ -247,8 +247,3 @@ impl Exchange {
         result
     }
 }
-
-/// Returns the numbers of the lanes of `mask`, lowest first.
-fn lanes_of(mask: Mask) -> impl Iterator<Item = usize> {
-    (0..crate::WARP).filter(move |lane| mask >> lane & 1 != 0)
-}

@@ -1,7 +1,7 @@
 //! `redux.sync`: one value from a register of all lanes of a mask.
 
-use super::{Defect, Operand, Operands, lanes_of, vote};
-use crate::{Lanes, Mask};
+use super::{Defect, Operand, Operands, vote};
+use crate::{Lanes, Mask, lanes_of};
 use dmr_ptx_syntax::Type;
 
 /// The operation of a reduction.

@@ -2,8 +2,8 @@
 //! registers.
 
 use super::fragment::{Fragment, Order};
-use super::{Defect, Operand, Operands, Role, Work, lanes_of};
-use crate::{Lanes, Mask, WARP};
+use super::{Defect, Operand, Operands, Role, Work};
+use crate::{Lanes, Mask, WARP, lanes_of};
 use dmr_ptx_syntax::Type;
 
 /// The address space of a transfer.

@@ -1,7 +1,7 @@
 //! `vote`, `match`, `activemask` and `elect`: what lanes find out about each other.
 
-use super::{Defect, Operand, Operands, lanes_of};
-use crate::{Lanes, Mask};
+use super::{Defect, Operand, Operands};
+use crate::{Lanes, Mask, lanes_of};
 use dmr_ptx_syntax::Type;
 
 /// The result of a vote on the predicates of the lanes.

@@ -50,7 +50,7 @@ impl FunctionLoader<'_, '_> {
         }))
     }
 
-    /// Returns the instruction of a label, which is replaced by its inst at the end.
+    /// Returns the parsed instruction of a label, which is replaced by the decoded one at the end.
     fn target(&self, label: LabelId) -> u32 {
         self.body.labels.get(label.0 as usize).map_or(u32::MAX, |label| label.instruction)
     }

@@ -41,7 +41,7 @@ pub(super) struct FunctionLoader<'l, 'm> {
     pub(super) variables: Vec<u64>,
     pub(super) frame_bytes: u64,
     pub(super) uses: Uses,
-    /// The place of the insts that are added.
+    /// The place in the text of the instructions that are added.
     at: At,
     /// The shared variables of the body, by their index.
     pub(super) shared: Vec<Placed>,
@@ -225,7 +225,7 @@ impl FunctionLoader<'_, '_> {
         }
     }
 
-    /// Replaces the indices of instructions in branches by those of insts.
+    /// Replaces the indices of parsed instructions in branches by those of decoded ones.
     fn resolve_labels(&mut self, entry: usize, starts: &[u32]) {
         let code = &mut self.loader.code;
         for inst in &mut code.insts[entry..] {
@@ -254,7 +254,7 @@ impl FunctionLoader<'_, '_> {
         });
     }
 
-    /// Adds a inst.
+    /// Adds an instruction.
     pub(super) fn push(&mut self, guard: Guard, op: Op) {
         self.loader.code.insts.push(Inst { guard, op });
         self.loader.code.places.push(self.at);

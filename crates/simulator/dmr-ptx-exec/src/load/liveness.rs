@@ -14,14 +14,14 @@ const MOST_BITS: u64 = 1 << 28;
 /// The maximum number of words of sets that are computed.
 const MOST_WORK: u64 = 1 << 28;
 
-/// For each register, the first and the last inst for which it keeps a value; `None` for one that
-/// is not used.
+/// For each register, the first and the last instruction for which it keeps a value; `None` for one
+/// that is not used.
 type Ranges = Vec<Option<(usize, usize)>>;
 
-/// The insts of a function.
+/// The instructions of a function.
 pub(super) struct Insts<'s> {
     pub(super) insts: &'s mut [Inst],
-    /// The number of the first inst in the program.
+    /// The number of the first instruction in the program.
     pub(super) first: u32,
     pub(super) tables: &'s [Vec<u32>],
     pub(super) registers: u32,
@@ -83,7 +83,8 @@ impl Insts<'_> {
                 *register = number;
             }
         };
-        // A inst of its own may be visited once only: each has its own call and warp operation.
+        // Each instruction is visited once. The registers of its call or warp operation are replaced
+        // in place: a second visit would replace the new numbers.
         for inst in self.insts.iter_mut().filter(|inst| !matches!(inst.op, Op::Return)) {
             visitor.inst(inst, &mut replace);
         }

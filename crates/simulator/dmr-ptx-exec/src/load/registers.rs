@@ -1,4 +1,4 @@
-//! The registers that a inst reads and writes.
+//! The registers that an instruction reads and writes.
 
 use crate::cluster::ClusterInst;
 use crate::code::{
@@ -7,14 +7,14 @@ use crate::code::{
 use crate::copies::{CopyInst, SharedAccess};
 use crate::program::{Actual, Call, Formal};
 
-/// The use of a register by a inst.
+/// The use of a register by an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     Read,
     Write,
 }
 
-/// Calls a function for each register of a inst.
+/// Calls a function for each register of an instruction.
 pub(crate) struct Visitor<'v> {
     pub(crate) calls: &'v mut [Call],
     pub(crate) warp_insts: &'v mut [WarpInst],
@@ -23,7 +23,7 @@ pub(crate) struct Visitor<'v> {
 }
 
 impl Visitor<'_> {
-    /// Calls `visit` for each register of a inst, in any order; it may replace the register.
+    /// Calls `visit` for each register of an instruction, in any order; it may replace the register.
     pub(crate) fn inst(&mut self, inst: &mut Inst, visit: &mut dyn FnMut(&mut Reg, Use)) {
         if inst.guard != Guard::NONE {
             visit(&mut inst.guard.register, Use::Read);

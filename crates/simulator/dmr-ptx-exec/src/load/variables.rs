@@ -29,7 +29,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Notes a variable in shared memory.
+    /// Records a variable in shared memory.
     pub(super) fn share(&mut self, variable: &Variable) -> Placed {
         self.shared.push(SharedVariable { bytes: variable.bytes(), align: variable.align.max(1) });
         Placed::Shared(self.shared.len() as u32 - 1)

@@ -36,7 +36,7 @@ impl Blocks {
         self.time
     }
 
-    /// Notes an access that a later fence releases.
+    /// Records an access that a later fence releases.
     pub(super) fn accessed(&mut self, block: u32) {
         if self.last != Some(block) {
             self.blocks.entry(block).or_default().has_accessed = true;
@@ -44,7 +44,7 @@ impl Blocks {
         }
     }
 
-    /// Notes a fence. Returns false if there were too many.
+    /// Records a fence. Returns false if there were too many.
     pub(super) fn release(&mut self, block: u32) -> bool {
         if self.time == u32::MAX {
             return false;
@@ -59,7 +59,7 @@ impl Blocks {
         true
     }
 
-    /// Notes an access that acquires what was released until now.
+    /// Records an access that acquires what was released until now.
     pub(super) fn acquire(&mut self, block: u32) {
         if self.acquired != Some((block, self.time)) {
             self.blocks.entry(block).or_default().acquired = self.time - 1;

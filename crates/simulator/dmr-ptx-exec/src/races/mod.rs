@@ -99,7 +99,7 @@ pub(crate) struct Races {
 }
 
 impl Races {
-    /// Notes an access, and returns an earlier one that races with it. Call it before the bytes
+    /// Records an access, and returns an earlier one that races with it. Call it before the bytes
     /// change.
     ///
     /// `seen(thread, other, stamp)` returns whether in the access's block the access of `other`
@@ -121,11 +121,11 @@ impl Races {
         found
     }
 
-    /// Notes a fence of a thread of a block, of the scope of the device or a wider one. Call it
+    /// Records a fence of a thread of a block, of the scope of the device or a wider one. Call it
     /// also before an access that releases.
     pub(crate) fn fence(&mut self, block: u32) {
         if !self.blocks.release(block) {
-            self.forget();
+            self.clear();
         }
     }
 
@@ -140,7 +140,7 @@ impl Races {
         seen: &impl Fn(u32, u32, u32) -> bool,
     ) -> Option<GlobalConflict> {
         if self.records.bytes() + self.sectors.bytes() > LIMIT {
-            self.forget();
+            self.clear();
         }
         let record = Record {
             block: access.block,
@@ -180,7 +180,7 @@ impl Races {
         found
     }
 
-    fn forget(&mut self) {
+    fn clear(&mut self) {
         *self = Self::default();
     }
 }

@@ -39,7 +39,7 @@ impl Cell {
             .filter(|&entry| entry != Entry::NONE)
     }
 
-    /// Notes an access, and returns an earlier one that races with it.
+    /// Records an access, and returns an earlier one that races with it.
     fn record<S: Seen>(&mut self, mine: Entry, check: &Check<'_, S>) -> Option<Entry> {
         let [first, second] = self.reads;
         if first == mine || second == mine || self.change == mine {
@@ -177,7 +177,7 @@ pub(super) struct Sectors {
 }
 
 impl Sectors {
-    /// Notes an access to bytes of a sector, and returns an earlier one that races with it: the
+    /// Records an access to bytes of a sector, and returns an earlier one that races with it: the
     /// offset in the sector of the first byte, and the access.
     pub(super) fn record<S: Seen>(
         &mut self,

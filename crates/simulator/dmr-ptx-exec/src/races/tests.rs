@@ -26,7 +26,7 @@ fn lane(block: u32, lane: u32, kind: AccessKind, address: u64, bytes: u32) -> Gl
     GlobalAccess { first_lane: lane, lanes: 1, lane_bytes: bytes, ..warp(block, kind, address) }
 }
 
-/// Notes an access of a block whose threads have seen nothing of each other.
+/// Records an access of a block whose threads have seen nothing of each other.
 fn touch(races: &mut Races, access: GlobalAccess) -> Option<GlobalConflict> {
     races.record(&access, |_, _, _| false)
 }
