@@ -110,6 +110,10 @@ pub(super) struct Faulted {
 
 impl Interpreter<'_> {
     /// Runs a warp until its slice is spent or all of its lanes wait or have exited.
+    ///
+    /// The lane group that runs is taken out of the warp's list, so that it and the warp can both be
+    /// borrowed. A warp in which every ready group has polled in turn gives its slice up: what they
+    /// poll for is stored by another warp.
     pub(super) fn run_warp(
         &mut self,
         block: &mut BlockState,
@@ -249,6 +253,9 @@ impl Interpreter<'_> {
 
 /// Chooses the group to run: one that was passed over too often, or else the one of the lowest
 /// rank.
+///
+/// The lowest rank alone would starve: a lane that spins on a lock may be before, in the program,
+/// the lane that holds it.
 fn choose(warp: &Warp) -> Option<(usize, bool)> {
     let ready = || warp.groups.iter().enumerate().filter(|(_, group)| group.is_ready());
     if warp.groups.len() > 1 {

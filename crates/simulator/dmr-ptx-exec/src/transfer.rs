@@ -36,9 +36,9 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// Loads the bytes that all lanes of `mask` read: one access to memory and one check instead of
-    /// 32, which is what loads of parameters and of loop bounds are. Returns false if each has bytes of its own:
-    /// in local memory.
+    /// Loads the bytes that all lanes of `mask` read, as loads of parameters and loop bounds do: one
+    /// access to memory and one check instead of 32. Returns false in local memory, where each lane
+    /// has bytes of its own.
     fn load_same(
         &mut self,
         block: &mut BlockState,
