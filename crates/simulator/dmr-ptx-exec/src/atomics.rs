@@ -31,35 +31,24 @@ impl Interpreter<'_> {
         if atomic.releases {
             self.fence(block, warp, atomic.scope);
         }
-        self.for_each_space(
-            &atomic.location,
-            mask,
-            &addresses,
-            |interpreter, space, mask, addresses| {
-                let reach = Reach {
-                    space,
-                    mask,
-                    bytes,
-                    qualifier: Qualifier::Atomic(atomic.scope),
-                    uniform: false,
-                };
-                interpreter.check_aligned(&reach, addresses)?;
-                if atomic.count == 1 && atomic.element <= 8 {
-                    return interpreter.atomic_words(
-                        block,
-                        warp,
-                        group.base,
-                        (&reach, addresses),
-                        atomic,
-                    );
-                }
-                for lane in lanes_of(mask) {
-                    let run = Run { address: addresses[lane], first: lane, count: 1 };
-                    interpreter.atomic_lane(block, warp, group.base, (&reach, run), atomic)?;
-                }
-                Ok(())
-            },
-        )?;
+        self.for_each_space(&atomic.location, mask, &addresses, |this, space, mask, addresses| {
+            let reach = Reach {
+                space,
+                mask,
+                bytes,
+                qualifier: Qualifier::Atomic(atomic.scope),
+                uniform: false,
+            };
+            this.check_aligned(&reach, addresses)?;
+            if atomic.count == 1 && atomic.element <= 8 {
+                return this.atomic_words(block, warp, group.base, (&reach, addresses), atomic);
+            }
+            for lane in lanes_of(mask) {
+                let run = Run { address: addresses[lane], first: lane, count: 1 };
+                this.atomic_lane(block, warp, group.base, (&reach, run), atomic)?;
+            }
+            Ok(())
+        })?;
         if atomic.acquires {
             self.fence(block, warp, atomic.scope);
         }
@@ -135,19 +124,9 @@ impl Interpreter<'_> {
         let (reach, run) = place;
         match reach.space {
             SpaceName::Shared if run.address >= RANKED => {
-                return self.in_block(
-                    block,
-                    (run.address, run.first),
-                    |interpreter, block, address| {
-                        interpreter.change(
-                            block,
-                            warp,
-                            (reach, Run { address, ..run }),
-                            len,
-                            change,
-                        )
-                    },
-                );
+                return self.in_block(block, (run.address, run.first), |this, block, address| {
+                    this.change(block, warp, (reach, Run { address, ..run }), len, change)
+                });
             }
             SpaceName::Shared => {
                 let range = self.shared_range(block, reach, run, len)?;

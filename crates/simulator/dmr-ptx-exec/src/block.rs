@@ -273,7 +273,7 @@ impl ThreadBlock {
                 warp.write_uniform(base, barrier.dst, mask, result);
             }
             if warp.groups.len() > 1 {
-                warp.merge();
+                warp.merge(LaneGroup::is_ready);
             }
         }
     }

@@ -241,7 +241,7 @@ pub(super) fn complete(interpreter: &mut Interpreter<'_>, blocks: &mut [ThreadBl
                     group.pc += 1;
                 }
             }
-            warp.merge();
+            warp.merge(LaneGroup::is_ready);
         }
     }
     true

@@ -25,9 +25,16 @@ struct Pair {
     kind: AccessKind,
     /// The thread, the access and the instruction of the earlier one.
     other: Thread,
-    earlier: AccessKind,
+    earlier: EarlierKind,
     instruction: u32,
     equal: bool,
+}
+
+/// What the earlier one of two accesses was.
+enum EarlierKind {
+    Access(AccessKind),
+    /// An asynchronous copy, and what it does with the bytes.
+    Copy(&'static str),
 }
 
 impl Interpreter<'_> {
@@ -118,20 +125,17 @@ impl Interpreter<'_> {
         let kept = block.shared.get(at as usize..end as usize);
         let written = new.get((at - run.address) as usize..(end - run.address) as usize);
         let is_equal = kind == AccessKind::Write && !copy.is_source && written == kept;
-        if is_equal && !self.checks.equal_writes {
-            return Ok(());
-        }
-        let place = self.code.place(copy.instruction);
         let verb = if copy.is_source { "reads" } else { "writes" };
-        let kind = FaultKind::Race {
+        self.report_race(&Pair {
             space: SpaceName::Shared,
             address: at,
-            access: kind.name(),
+            lane,
+            kind,
             other: Thread { block: block.index, thread: self.thread_index(copy.thread) },
-            earlier: format!("{verb} by an asynchronous copy at {place}, not waited for"),
+            earlier: EarlierKind::Copy(verb),
+            instruction: copy.instruction,
             equal: is_equal,
-        };
-        Err(Stop::new(kind, lane))
+        })
     }
 
     /// Refuses an access to bytes of global memory that an asynchronous copy in flight reads or
@@ -162,20 +166,17 @@ impl Interpreter<'_> {
         let is_equal = kind == AccessKind::Write
             && self.memory.read(&whole, &mut old).is_ok()
             && new.get(index * each..(index + 1) * each) == Some(&old[..]);
-        if is_equal && !self.checks.equal_writes {
-            return Ok(());
-        }
-        let place = self.code.place(copy.instruction);
         let verb = if copy.is_source { "written" } else { "read" };
-        let kind = FaultKind::Race {
+        self.report_race(&Pair {
             space: SpaceName::Global,
             address: at,
-            access: kind.name(),
+            lane,
+            kind,
             other: Thread { block: block.index, thread: self.thread_index(copy.thread) },
-            earlier: format!("{verb} by an asynchronous copy at {place}, not waited for"),
+            earlier: EarlierKind::Copy(verb),
+            instruction: copy.instruction,
             equal: is_equal,
-        };
-        Err(Stop::new(kind, lane))
+        })
     }
 
     /// Refuses an access to shared memory that is not ordered with another.
@@ -212,7 +213,7 @@ impl Interpreter<'_> {
             lane: conflict.lane,
             kind,
             other: Thread { block: block.index, thread },
-            earlier: conflict.earlier.kind,
+            earlier: EarlierKind::Access(conflict.earlier.kind),
             instruction: conflict.earlier.instruction,
             equal,
         })
@@ -285,7 +286,7 @@ impl Interpreter<'_> {
             lane: conflict.lane as usize % WARP,
             kind,
             other: Thread { block: self.block_index(conflict.earlier.block), thread },
-            earlier: conflict.earlier.kind,
+            earlier: EarlierKind::Access(conflict.earlier.kind),
             instruction: conflict.earlier.instruction,
             equal,
         })
@@ -301,7 +302,12 @@ impl Interpreter<'_> {
             address: pair.address,
             access: pair.kind.name(),
             other: pair.other,
-            earlier: format!("accessed ({}) at {place}", pair.earlier.name()),
+            earlier: match pair.earlier {
+                EarlierKind::Access(kind) => format!("accessed ({}) at {place}", kind.name()),
+                EarlierKind::Copy(verb) => {
+                    format!("{verb} by an asynchronous copy at {place}, not waited for")
+                }
+            },
             equal: pair.equal,
         };
         Err(Stop::new(kind, pair.lane))

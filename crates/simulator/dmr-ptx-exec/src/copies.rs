@@ -198,13 +198,13 @@ impl Interpreter<'_> {
                 return Err(Stop::new(FaultKind::Invalid(message), lane));
             }
             let barrier = barriers.map(|barriers| self.own_address(resolve(barriers[lane]).1));
-            let place = |interpreter: &Self, location: &Location, addresses: &Lanes| {
+            let place = |this: &Self, location: &Location, addresses: &Lanes| {
                 let (space, address) = match location.space {
                     SpaceName::Generic => resolve(addresses[lane]),
                     space => (space, addresses[lane]),
                 };
                 let is_shared = space == SpaceName::Shared;
-                (space, if is_shared { interpreter.own_address(address) } else { address })
+                (space, if is_shared { this.own_address(address) } else { address })
             };
             let source = place(self, &copy.from, &from);
             let target = place(self, &copy.to, &to);

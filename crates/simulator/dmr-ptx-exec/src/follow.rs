@@ -279,8 +279,8 @@ impl Interpreter<'_> {
         let each = reach.bytes as usize;
         match reach.space {
             SpaceName::Shared if run.address >= RANKED => {
-                self.in_block(block, (run.address, run.first), |interpreter, block, address| {
-                    interpreter.unwrite(block, warp, reach, Run { address, ..run }, bits)
+                self.in_block(block, (run.address, run.first), |this, block, address| {
+                    this.unwrite(block, warp, reach, Run { address, ..run }, bits)
                 })
             }
             SpaceName::Shared => {

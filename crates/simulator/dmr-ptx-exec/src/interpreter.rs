@@ -127,20 +127,14 @@ impl Interpreter<'_> {
         warp.polling = false;
         while left > 0 && !warp.polling {
             if warp.groups.len() > 1 {
-                warp.merge();
+                warp.merge(LaneGroup::is_ready);
             }
             let Some((index, forced)) = choose(warp) else { break };
             let mut group = warp.groups.swap_remove(index);
             let rank = warp.groups.iter().filter(|f| f.is_ready()).map(LaneGroup::rank).min();
             let rank = rank.filter(|_| !forced);
             let result = self.run_group(block, warp, &mut group, rank, left.min(TURN));
-            let ran = match result {
-                Ok(ran) => ran,
-                Err(stop) => {
-                    let thread = warp.number * WARP as u32 + stop.lane as u32;
-                    return Err(Box::new(Faulted { kind: stop.kind, thread, pc: self.pc }));
-                }
-            };
+            let ran = result.map_err(|stop| self.faulted(warp, *stop))?;
             left = left.saturating_sub(ran.max(1));
             for other in warp.groups.iter_mut().filter(|other| other.is_ready()) {
                 other.passed_over = other.passed_over.saturating_add(ran);
@@ -164,13 +158,18 @@ impl Interpreter<'_> {
             }
             if self.executed > self.limits.instructions {
                 let kind = FaultKind::InstructionLimit(self.limits.instructions);
-                let lane = warp.live.trailing_zeros() % WARP as u32;
-                let thread = warp.number * WARP as u32 + lane;
-                return Err(Box::new(Faulted { kind, thread, pc: self.pc }));
+                let lane = warp.live.trailing_zeros() as usize % WARP;
+                return Err(self.faulted(warp, Stop { kind, lane }));
             }
             self.run_completed(block, warp)?;
         }
         Ok(())
+    }
+
+    /// Returns the fault of a lane of a warp at the instruction that runs.
+    pub(super) fn faulted(&self, warp: &Warp, stop: Stop) -> Box<Faulted> {
+        let thread = warp.number * WARP as u32 + stop.lane as u32;
+        Box::new(Faulted { kind: stop.kind, thread, pc: self.pc })
     }
 
     /// Runs a group until another one comes first, it splits, waits or exits, or has run `most`

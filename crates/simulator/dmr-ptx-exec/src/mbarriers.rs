@@ -54,18 +54,18 @@ impl Interpreter<'_> {
             self.fence(block, warp, Scope::Cta);
         }
         let mut is_seen = false;
-        self.for_each_space(location, mask, &addresses, |interpreter, space, mask, addresses| {
+        self.for_each_space(location, mask, &addresses, |this, space, mask, addresses| {
             let qualifier = Qualifier::Atomic(Scope::Cta);
             let reach = Reach { space, mask, bytes: BYTES, qualifier, uniform: false };
             if space != SpaceName::Shared {
                 let message = format!("an mbarrier object in {space} memory");
                 return Err(Stop::invalid(message, mask));
             }
-            interpreter.check_aligned(&reach, addresses)?;
+            this.check_aligned(&reach, addresses)?;
             for lane in lanes_of(mask) {
                 let run = Run { address: addresses[lane], first: lane, count: 1 };
                 let place = (&reach, run);
-                let result = interpreter.memory_barrier_lane(
+                let result = this.memory_barrier_lane(
                     block,
                     warp,
                     place,
@@ -97,15 +97,11 @@ impl Interpreter<'_> {
     ) -> Result<u64, Box<Stop>> {
         let (reach, run) = place;
         if run.address >= RANKED {
-            return self.in_block(
-                block,
-                (run.address, run.first),
-                |interpreter, block, address| {
-                    block.visited.insert(address);
-                    let place = (reach, Run { address, ..run });
-                    interpreter.memory_barrier_lane(block, warp, place, instruction, operand)
-                },
-            );
+            return self.in_block(block, (run.address, run.first), |this, block, address| {
+                block.visited.insert(address);
+                let place = (reach, Run { address, ..run });
+                this.memory_barrier_lane(block, warp, place, instruction, operand)
+            });
         }
         let range = self.shared_range(block, reach, run, BYTES as usize)?;
         if range.is_empty() {
@@ -180,9 +176,9 @@ impl Interpreter<'_> {
         bytes: u64,
     ) -> Result<(), Box<Stop>> {
         if address >= RANKED {
-            return self.in_block(block, (address, lane), |interpreter, block, address| {
+            return self.in_block(block, (address, lane), |this, block, address| {
                 block.visited.insert(address);
-                interpreter.count_bytes(block, warp, lane, address, bytes)
+                this.count_bytes(block, warp, lane, address, bytes)
             });
         }
         let qualifier = Qualifier::Atomic(Scope::Cta);

@@ -116,8 +116,8 @@ impl Interpreter<'_> {
         match reach.space {
             SpaceName::Shared if run.address >= RANKED => {
                 into.fill(0);
-                self.in_block(block, (run.address, run.first), |interpreter, block, address| {
-                    interpreter.read_run(block, warp, reach, Run { address, ..run }, into)
+                self.in_block(block, (run.address, run.first), |this, block, address| {
+                    this.read_run(block, warp, reach, Run { address, ..run }, into)
                 })
             }
             SpaceName::Shared => {
@@ -242,8 +242,8 @@ impl Interpreter<'_> {
         }
         match reach.space {
             SpaceName::Shared if run.address >= RANKED => {
-                self.in_block(block, (run.address, run.first), |interpreter, block, address| {
-                    interpreter.write_run(block, warp, reach, Run { address, ..run }, bytes)
+                self.in_block(block, (run.address, run.first), |this, block, address| {
+                    this.write_run(block, warp, reach, Run { address, ..run }, bytes)
                 })
             }
             SpaceName::Shared => {

@@ -207,7 +207,9 @@ impl Interpreter<'_> {
             }
         };
         write(group, &inst.results);
-        converged.iter().for_each(|other| write(other, self.results_at(other.pc)));
+        for other in converged {
+            write(other, self.warp_inst_at(other.pc).map_or(&[], |inst| &inst.results));
+        }
         self.scratch = out;
         match defect {
             Err(defect) if self.checks.divergence => self.report(defect, executing, warp),
@@ -229,16 +231,7 @@ impl Interpreter<'_> {
         for (index, &source) in inst.sources.iter().enumerate() {
             let mut all = value(group.base, source);
             for other in converged {
-                let Some(Op::Warp(number)) =
-                    self.code.insts.get(other.pc as usize).map(|inst| &inst.op)
-                else {
-                    continue;
-                };
-                let theirs = self
-                    .code
-                    .warp_insts
-                    .get(*number as usize)
-                    .and_then(|inst| inst.sources.get(index));
+                let theirs = self.warp_inst_at(other.pc).and_then(|inst| inst.sources.get(index));
                 let Some(&source) = theirs else { continue };
                 let theirs = value(other.base, source);
                 lanes_of(other.mask).for_each(|lane| take(&mut all, &theirs, lane));
@@ -266,13 +259,8 @@ impl Interpreter<'_> {
         self.exchange_undefined(exchange, sources, &all, (members, executing))
     }
 
-    fn results_at(&self, pc: u32) -> &[u32] {
-        match self.code.insts.get(pc as usize).map(|inst| &inst.op) {
-            Some(Op::Warp(index)) => {
-                self.code.warp_insts.get(*index as usize).map_or(&[], |inst| &inst.results)
-            }
-            _ => &[],
-        }
+    fn warp_inst_at(&self, pc: u32) -> Option<&WarpInst> {
+        self.code.insts.get(pc as usize).and_then(|inst| self.warp_inst(&inst.op))
     }
 
     /// Returns the fault of a use that the ISA leaves undefined; `executing` are the lanes that
@@ -317,7 +305,7 @@ impl Interpreter<'_> {
         if warp.groups.iter().all(|f| !matches!(f.state, State::Members(_) | State::Warp)) {
             return Ok(());
         }
-        merge_waiting(warp);
+        warp.merge(|group| matches!(group.state, State::Warp));
         let mut index = 0;
         while index < warp.groups.len() {
             let group = &warp.groups[index];
@@ -345,8 +333,7 @@ impl Interpreter<'_> {
             let still_waits = !group.is_ready();
             warp.groups.push(group);
             if let Err(stop) = result {
-                let thread = warp.number * WARP as u32 + stop.lane as u32;
-                return Err(Box::new(Faulted { kind: stop.kind, thread, pc: self.pc }));
+                return Err(self.faulted(warp, *stop));
             }
             if still_waits {
                 let last = warp.groups.len() - 1;
@@ -357,26 +344,5 @@ impl Interpreter<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Joins the groups that wait for their whole warp at the same instruction.
-fn merge_waiting(warp: &mut Warp) {
-    let mut index = 0;
-    while index + 1 < warp.groups.len() {
-        let mut other = index + 1;
-        while other < warp.groups.len() {
-            let (head, tail) = warp.groups.split_at_mut(other);
-            let one = &mut head[index];
-            let two = &tail[0];
-            let both = matches!(one.state, State::Warp) && matches!(two.state, State::Warp);
-            if both && one.can_merge(two) {
-                one.mask |= two.mask;
-                warp.groups.swap_remove(other);
-            } else {
-                other += 1;
-            }
-        }
-        index += 1;
     }
 }

@@ -86,41 +86,36 @@ impl Interpreter<'_> {
         let addresses = self.addresses(warp, group, &transfer.location);
         let qualifier = transfer.qualifier;
         let base = group.base;
-        self.for_each_space(
-            &transfer.location,
-            mask,
-            &addresses,
-            |interpreter, space, mask, addresses| {
-                let reach = Reach { space, mask, bytes, qualifier, uniform: false };
-                interpreter.check_aligned(&reach, addresses)?;
-                let distance = distance(space, bytes);
-                if mask == Mask::MAX && is_one_run(addresses, distance) {
-                    let run = Run { address: addresses[0], first: 0, count: WARP };
-                    let buffer = &mut buffer[..WARP * bytes as usize];
-                    interpreter.read_used(block, warp, &reach, (run, transfer.used), buffer)?;
-                    interpreter.scatter(warp, base, transfer, (&reach, run), buffer);
-                    return Ok(());
+        self.for_each_space(&transfer.location, mask, &addresses, |this, space, mask, addresses| {
+            let reach = Reach { space, mask, bytes, qualifier, uniform: false };
+            this.check_aligned(&reach, addresses)?;
+            let distance = distance(space, bytes);
+            if mask == Mask::MAX && is_one_run(addresses, distance) {
+                let run = Run { address: addresses[0], first: 0, count: WARP };
+                let buffer = &mut buffer[..WARP * bytes as usize];
+                this.read_used(block, warp, &reach, (run, transfer.used), buffer)?;
+                this.scatter(warp, base, transfer, (&reach, run), buffer);
+                return Ok(());
+            }
+            let mut rest = mask;
+            while rest != 0 {
+                let same =
+                    if space == SpaceName::Local { 0 } else { next_same(&mut rest, addresses) };
+                if same != 0 {
+                    let lane = same.trailing_zeros() as usize % WARP;
+                    let run = Run { address: addresses[lane], first: lane, count: 1 };
+                    let buffer = &mut buffer[..bytes as usize];
+                    let reach = Reach { mask: same, uniform: true, ..reach };
+                    this.read_used(block, warp, &reach, (run, transfer.used), buffer)?;
+                    this.broadcast(warp, base, transfer, (&reach, run), buffer);
+                } else if let Some(run) = next_run(&mut rest, addresses, distance) {
+                    let buffer = &mut buffer[..run.count * bytes as usize];
+                    this.read_used(block, warp, &reach, (run, transfer.used), buffer)?;
+                    this.scatter(warp, base, transfer, (&reach, run), buffer);
                 }
-                let mut rest = mask;
-                while rest != 0 {
-                    let same =
-                        if space == SpaceName::Local { 0 } else { next_same(&mut rest, addresses) };
-                    if same != 0 {
-                        let lane = same.trailing_zeros() as usize % WARP;
-                        let run = Run { address: addresses[lane], first: lane, count: 1 };
-                        let buffer = &mut buffer[..bytes as usize];
-                        let reach = Reach { mask: same, uniform: true, ..reach };
-                        interpreter.read_used(block, warp, &reach, (run, transfer.used), buffer)?;
-                        interpreter.broadcast(warp, base, transfer, (&reach, run), buffer);
-                    } else if let Some(run) = next_run(&mut rest, addresses, distance) {
-                        let buffer = &mut buffer[..run.count * bytes as usize];
-                        interpreter.read_used(block, warp, &reach, (run, transfer.used), buffer)?;
-                        interpreter.scatter(warp, base, transfer, (&reach, run), buffer);
-                    }
-                }
-                Ok(())
-            },
-        )
+            }
+            Ok(())
+        })
     }
 
     /// Reads the bytes of a run, of each lane those of the mask `bytes.1`. The others are zero: they
@@ -184,9 +179,9 @@ impl Interpreter<'_> {
             &transfer.location,
             mask,
             &addresses,
-            |interpreter, space, mask, addresses| {
+            |this, space, mask, addresses| {
                 let reach = Reach { space, mask, bytes, qualifier, uniform: false };
-                interpreter.check_aligned(&reach, addresses)?;
+                this.check_aligned(&reach, addresses)?;
                 let distance = distance(space, bytes);
                 let mut rest = mask;
                 while rest != 0 {
@@ -200,12 +195,12 @@ impl Interpreter<'_> {
                     };
                     let buffer = &mut buffer[..run.count * bytes as usize];
                     for index in 0..usize::from(transfer.count) {
-                        let value = interpreter.value(warp, base, transfer.values[index & 7]);
+                        let value = this.value(warp, base, transfer.values[index & 7]);
                         collect(value, transfer, index, run, buffer);
                     }
-                    interpreter.write_run(block, warp, &reach, run, buffer)?;
+                    this.write_run(block, warp, &reach, run, buffer)?;
                     if !warp.undefined.is_empty() {
-                        interpreter.mark_stored(block, warp, base, transfer, (&reach, run))?;
+                        this.mark_stored(block, warp, base, transfer, (&reach, run))?;
                     }
                 }
                 Ok(())

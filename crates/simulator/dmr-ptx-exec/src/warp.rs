@@ -218,8 +218,8 @@ impl Warp {
         is_split
     }
 
-    /// Joins the groups that can run together.
-    pub(super) fn merge(&mut self) {
+    /// Joins the groups that can run together, of those that fulfil a condition.
+    pub(super) fn merge(&mut self, condition: impl Fn(&LaneGroup) -> bool) {
         let mut index = 0;
         while index + 1 < self.groups.len() {
             let mut other = index + 1;
@@ -227,7 +227,7 @@ impl Warp {
                 let (head, tail) = self.groups.split_at_mut(other);
                 let one = &mut head[index];
                 let two = &mut tail[0];
-                if one.is_ready() && two.is_ready() && one.can_merge(two) {
+                if condition(one) && condition(two) && one.can_merge(two) {
                     one.mask |= two.mask;
                     one.passed_over = one.passed_over.max(two.passed_over);
                     self.groups.swap_remove(other);
