@@ -1,6 +1,6 @@
 //! The kinds of accesses that the detectors of races tell apart.
 
-/// What an access does to a byte, and whether it is strong: atomic or volatile.
+/// The effect of an access on a byte, and whether it is strong: atomic or volatile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AccessKind {
     /// A plain read.

@@ -30,7 +30,7 @@ struct Pair {
     equal: bool,
 }
 
-/// What the earlier one of two accesses was.
+/// The kind of the earlier one of two accesses.
 enum EarlierKind {
     Access(AccessKind),
     /// An asynchronous copy, and what it does with the bytes.

@@ -78,7 +78,7 @@ pub enum Exchange {
     MoveMatrix,
 }
 
-/// Which lanes execute an instruction together.
+/// The rule by which lanes execute an instruction together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Participation {
     /// The lanes of the member mask, which is the last source. Lanes of the mask wait for each
