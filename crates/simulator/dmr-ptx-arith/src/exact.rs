@@ -296,7 +296,7 @@ impl Exact {
         }
         let a = self.with_top_at(126);
         let b = other.with_top_at(52);
-        let rest = a.significand % b.significand != 0;
+        let rest = !a.significand.is_multiple_of(b.significand);
         let significand = (a.significand / b.significand) | u128::from(rest);
         Self { negative, exponent: a.exponent - b.exponent, significand }
     }

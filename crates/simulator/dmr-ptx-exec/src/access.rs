@@ -16,18 +16,22 @@ pub(crate) enum AccessKind {
 }
 
 impl AccessKind {
+    #[inline]
     pub(crate) fn read(strong: bool) -> Self {
         if strong { Self::StrongRead } else { Self::Read }
     }
 
+    #[inline]
     pub(crate) fn write(strong: bool) -> Self {
         if strong { Self::StrongWrite } else { Self::Write }
     }
 
+    #[inline]
     pub(crate) fn writes(self) -> bool {
         !matches!(self, Self::Read | Self::StrongRead)
     }
 
+    #[inline]
     pub(crate) fn is_strong(self) -> bool {
         !matches!(self, Self::Read | Self::Write)
     }

@@ -27,6 +27,7 @@ pub enum Qualifier {
 
 impl Qualifier {
     /// Returns whether the access is strong, as the memory model says: atomic or volatile.
+    #[inline]
     pub(crate) fn is_strong(self) -> bool {
         matches!(self, Self::Volatile | Self::Atomic(_))
     }

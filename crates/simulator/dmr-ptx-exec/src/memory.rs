@@ -29,16 +29,19 @@ pub(super) struct Reach {
 
 impl Reach {
     /// Returns the lanes of a run.
+    #[inline]
     pub(super) fn lanes(&self, run: Run) -> Mask {
         if self.uniform { self.mask } else { run.mask() }
     }
 
     /// Returns the offset of a lane's bytes in those of a run.
+    #[inline]
     pub(super) fn offset(&self, run: Run, lane: usize) -> usize {
         if self.uniform { 0 } else { (lane - run.first) * self.bytes as usize }
     }
 
     /// Returns the first lane.
+    #[inline]
     pub(super) fn first_lane(&self) -> usize {
         self.mask.trailing_zeros() as usize % WARP
     }

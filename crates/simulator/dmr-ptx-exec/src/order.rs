@@ -78,12 +78,14 @@ impl Order {
     }
 
     /// Returns the stamp of an access that is made now.
+    #[inline]
     pub(super) fn now(&self) -> u32 {
         self.now
     }
 
     /// Returns whether some lanes of a warp were ordered without the others since all of them were
     /// ordered.
+    #[inline]
     pub(super) fn has_ordered_pairs(&self, warp: usize) -> bool {
         self.warps.get(warp).is_some_and(|order| order.paired > order.lanes.max(self.block))
     }

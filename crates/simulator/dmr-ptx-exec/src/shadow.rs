@@ -204,7 +204,7 @@ impl Shadow {
                 }
                 rest -= 4;
                 if rest == 0 {
-                    lane = lane + 1;
+                    lane += 1;
                     rest = each;
                 }
             }

@@ -19,6 +19,7 @@ pub(super) const FUNCTION_STRIDE: u64 = 16;
 const WINDOW: u64 = 1 << 32;
 
 /// Returns the space of a generic address, and its offset in the space.
+#[inline]
 pub(super) fn resolve(address: u64) -> (SpaceName, u64) {
     match address.wrapping_sub(SHARED) / WINDOW {
         0 => (SpaceName::Shared, address - SHARED),
@@ -29,6 +30,7 @@ pub(super) fn resolve(address: u64) -> (SpaceName, u64) {
 }
 
 /// Returns the number to add to an address of this space to get the generic address.
+#[inline]
 pub(super) fn window(space: SpaceName) -> u64 {
     match space {
         SpaceName::Shared => SHARED,
@@ -55,6 +57,7 @@ pub(super) struct Run {
 }
 
 impl Run {
+    #[inline]
     pub(super) fn mask(self) -> Mask {
         (((1u64 << self.count) - 1) << self.first) as Mask
     }
@@ -68,6 +71,7 @@ impl Run {
 }
 
 /// Returns whether the accesses of all lanes are one run, in which addresses have this distance.
+#[inline]
 pub(super) fn is_one_run(addresses: &Lanes, distance: u64) -> bool {
     let mut next = addresses[0];
     let mut differs = 0;
@@ -79,6 +83,7 @@ pub(super) fn is_one_run(addresses: &Lanes, distance: u64) -> bool {
 }
 
 /// Removes the next run from `rest`, in which addresses have this distance.
+#[inline]
 pub(super) fn next_run(rest: &mut Mask, addresses: &Lanes, distance: u64) -> Option<Run> {
     let first = rest.trailing_zeros() as usize;
     let address = *addresses.get(first)?;
@@ -97,6 +102,7 @@ pub(super) fn next_run(rest: &mut Mask, addresses: &Lanes, distance: u64) -> Opt
 
 /// Removes the lanes from `rest` that have the address of its first two lanes; none if these two
 /// differ.
+#[inline]
 pub(super) fn next_same(rest: &mut Mask, addresses: &Lanes) -> Mask {
     let first = rest.trailing_zeros() as usize % WARP;
     let second = (*rest & rest.wrapping_sub(1)).trailing_zeros() as usize;

@@ -71,17 +71,20 @@ impl LaneGroup {
         }
     }
 
+    #[inline]
     pub(super) fn is_ready(&self) -> bool {
         matches!(self.state, State::Ready)
     }
 
     /// Returns the rank by which groups run: callees before callers, then the lowest program
     /// counter first.
+    #[inline]
     pub(super) fn rank(&self) -> (std::cmp::Reverse<usize>, u32) {
         (std::cmp::Reverse(self.stack.len()), self.pc)
     }
 
     /// Returns whether the lanes of both can run together.
+    #[inline]
     pub(super) fn can_merge(&self, other: &Self) -> bool {
         self.pc == other.pc
             && self.base == other.base
@@ -240,6 +243,7 @@ impl Warp {
     }
 
     /// Returns whether some lanes can run.
+    #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.groups.iter().any(LaneGroup::is_ready)
     }

@@ -32,11 +32,13 @@ impl Default for Blocks {
 
 impl Blocks {
     /// Returns the time of an access that is made now.
+    #[inline]
     pub(super) fn time(&self) -> u32 {
         self.time
     }
 
     /// Records an access that a later fence releases.
+    #[inline]
     pub(super) fn accessed(&mut self, block: u32) {
         if self.last != Some(block) {
             self.blocks.entry(block).or_default().has_accessed = true;
@@ -60,6 +62,7 @@ impl Blocks {
     }
 
     /// Records an access that acquires what was released until now.
+    #[inline]
     pub(super) fn acquire(&mut self, block: u32) {
         if self.acquired != Some((block, self.time)) {
             self.blocks.entry(block).or_default().acquired = self.time - 1;
@@ -68,6 +71,7 @@ impl Blocks {
     }
 
     /// Returns whether an access of `earlier` at `time` is ordered before what `later` does now.
+    #[inline]
     pub(super) fn is_ordered(&self, earlier: u32, time: u32, later: u32) -> bool {
         let (Some(earlier), Some(later)) = (self.blocks.get(&earlier), self.blocks.get(&later))
         else {

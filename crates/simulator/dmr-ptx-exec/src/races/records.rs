@@ -22,15 +22,18 @@ impl Entry {
     /// No access.
     pub(super) const NONE: Self = Self(0);
 
+    #[inline]
     pub(super) fn new(record: u32, lane: u32) -> Self {
         Self(record << 5 | lane & 31)
     }
 
+    #[inline]
     pub(super) fn lane(self) -> u32 {
         self.0 & 31
     }
 
     /// Returns the access of a lane that comes `lanes` after this one.
+    #[inline]
     pub(super) fn after(self, lanes: u32) -> Self {
         if self == Self::NONE { self } else { Self::new(self.0 >> 5, self.lane() + lanes) }
     }
@@ -83,6 +86,7 @@ impl Records {
         number
     }
 
+    #[inline]
     pub(super) fn get(&self, entry: Entry) -> &Record {
         &self.list[(entry.0 >> 5) as usize]
     }
