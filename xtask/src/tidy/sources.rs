@@ -64,7 +64,7 @@ const BUILD_PATHS: &[&str] = &[concat!("CARGO_MANIFEST", "_DIR"), concat!("fi", 
 /// The files that may name the folder of the sources: one checks for a bundle first, and one
 /// compares it with paths in debug information, which are of the build machine as well.
 const WITH_BUILD_PATHS: &[&str] =
-    &["crates/tools/dmr-testkit/src/repository.rs", "crates/simulator/dmr-sim/src/label.rs"];
+    &["crates/tools/dmr-testkit/src/repository.rs", "crates/simulator/dmr-sim/src/host/label.rs"];
 
 pub(super) fn violations(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();

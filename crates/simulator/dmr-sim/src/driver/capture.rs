@@ -1,17 +1,17 @@
 //! Stream capture: the capturing streams, the calls that are refused meanwhile, and the threads'
-//! capture modes. `crate::graph` has the graphs that are captured.
+//! capture modes. `crate::machine::graph` has the graphs that are captured.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use super::graph::read_nodes;
 use super::{chapter, put, put_optional, required};
+use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::current_context::current_context;
-use crate::fork::refuse_in_child;
-use crate::handle::Kind;
-use crate::machine::{Capture, Machine, Stream, StreamKind};
-use crate::session::{Scope, Session, driver_call};
+use crate::host::current_context::current_context;
+use crate::host::fork::refuse_in_child;
+use crate::machine::session::{Scope, Session, driver_call};
+use crate::machine::state::{Capture, Machine, Stream, StreamKind};
 
 chapter![
     cuStreamBeginCapture_v2,

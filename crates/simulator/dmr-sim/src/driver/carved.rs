@@ -8,11 +8,11 @@ use std::ffi::{c_char, c_int};
 
 use super::{chapter, put};
 use crate::abi::*;
-use crate::callback;
-use crate::declared::{Block, DeclaredUse, OwnedBlock};
-use crate::fork::is_forked_child;
-use crate::registry;
-use crate::session::{Inside, Session};
+use crate::check::declared::{Block, DeclaredUse, OwnedBlock};
+use crate::host::callback;
+use crate::host::fork::is_forked_child;
+use crate::machine::registry;
+use crate::machine::session::{Inside, Session};
 
 chapter![
     dmrSimUniverseOf,

@@ -3,10 +3,12 @@
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use super::{chapter, put, put_optional, required};
+use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::current_context::{current_context, pop_context, push_context, set_current_context};
-use crate::handle::Kind;
-use crate::session::{Scope, Session, driver_call};
+use crate::host::current_context::{
+    current_context, pop_context, push_context, set_current_context,
+};
+use crate::machine::session::{Scope, Session, driver_call};
 
 chapter![
     cuCtxCreate_v2,

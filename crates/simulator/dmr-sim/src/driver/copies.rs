@@ -1,13 +1,13 @@
 //! Copies of one dimension: which sides may be pageable host memory, and when the host waits.
 
 use super::chapter;
+use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::address;
-use crate::graph::NodeWork;
-use crate::handle::Kind;
-use crate::memory::{CopyWork, Rows};
-use crate::operation::Action;
-use crate::session::{Scope, Session, driver_call};
+use crate::machine::graph::NodeWork;
+use crate::machine::operation::Action;
+use crate::machine::session::{Scope, Session, driver_call};
+use crate::machine::transfers::{CopyWork, Rows};
+use crate::memory::address;
 
 chapter![
     cuMemcpy,

@@ -5,8 +5,8 @@ use std::ffi::{c_uint, c_void};
 use super::chapter;
 use super::copies::{Pageable, submit_copy};
 use crate::abi::*;
-use crate::memory::Rows;
-use crate::session::{Scope, driver_call};
+use crate::machine::session::{Scope, driver_call};
+use crate::machine::transfers::Rows;
 
 chapter![
     cuMemcpy2D_v2,

@@ -4,10 +4,10 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use super::{chapter, put};
 use crate::abi::*;
-use crate::fork::refuse_in_child;
-use crate::initialised::{initialised, refuse_before};
-use crate::registry;
-use crate::session::{Scope, driver_call};
+use crate::host::fork::refuse_in_child;
+use crate::host::initialised::{initialised, refuse_before};
+use crate::machine::registry;
+use crate::machine::session::{Scope, driver_call};
 
 chapter![
     cuInit,

@@ -3,12 +3,12 @@
 use std::ffi::c_uint;
 
 use super::{chapter, put, required};
+use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::graph::NodeWork;
-use crate::handle::Kind;
-use crate::machine::{Event, Machine, Recorded};
-use crate::operation::Action;
-use crate::session::{Scope, driver_call};
+use crate::machine::graph::NodeWork;
+use crate::machine::operation::Action;
+use crate::machine::session::{Scope, driver_call};
+use crate::machine::state::{Event, Machine, Recorded};
 
 chapter![
     cuEventCreate,

@@ -1,13 +1,13 @@
 //! The submission of kernels: a registered body, PTX, or the fallback; their footprints and checks.
 
 use crate::abi::*;
-use crate::callback;
-use crate::graph::NodeWork;
-use crate::history::Access;
-use crate::image::Refused;
-use crate::kernel::{Footprint, Kernel, KernelArgs};
-use crate::operation::{Action, Launch};
-use crate::session::Session;
+use crate::check::history::Access;
+use crate::host::callback;
+use crate::kernel::body::{Footprint, Kernel, KernelArgs};
+use crate::kernel::image::Refused;
+use crate::machine::graph::NodeWork;
+use crate::machine::operation::{Action, Launch};
+use crate::machine::session::Session;
 
 /// Submits a launch.
 pub(crate) fn launch(

@@ -3,10 +3,10 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use super::{chapter, put, put_optional, required};
+use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::graph::Graph;
-use crate::handle::Kind;
-use crate::session::{Scope, Session, driver_call};
+use crate::machine::graph::Graph;
+use crate::machine::session::{Scope, Session, driver_call};
 
 chapter![
     cuGraphCreate,

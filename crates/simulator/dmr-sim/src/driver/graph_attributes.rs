@@ -5,8 +5,8 @@ use std::ffi::c_int;
 use super::launch::{LaunchAttributes, Shape, check};
 use super::{chapter, put, required};
 use crate::abi::*;
-use crate::graph::NodeWork;
-use crate::session::{Scope, Session, driver_call};
+use crate::machine::graph::NodeWork;
+use crate::machine::session::{Scope, Session, driver_call};
 
 chapter![
     cuGraphKernelNodeGetAttribute,

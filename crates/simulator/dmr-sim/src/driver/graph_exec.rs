@@ -3,11 +3,11 @@
 use std::ffi::{c_char, c_int, c_ulonglong};
 
 use super::{chapter, put, put_optional, required};
+use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::executable::AUTO_FREE_ON_LAUNCH;
-use crate::graph::NodeWork;
-use crate::handle::Kind;
-use crate::session::{Scope, Session, driver_call};
+use crate::machine::executable::AUTO_FREE_ON_LAUNCH;
+use crate::machine::graph::NodeWork;
+use crate::machine::session::{Scope, Session, driver_call};
 
 chapter![
     cuGraphInstantiateWithFlags,

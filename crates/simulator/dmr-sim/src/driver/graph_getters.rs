@@ -4,10 +4,10 @@
 use super::graph::put_nodes;
 use super::graph_params::{AllocParams, HostParams};
 use super::{chapter, put};
+use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::graph::NodeWork;
-use crate::handle::Kind;
-use crate::session::{Scope, Session, driver_call};
+use crate::machine::graph::NodeWork;
+use crate::machine::session::{Scope, Session, driver_call};
 
 chapter![
     cuGraphNodeGetDependencies,

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_ulonglong};
 
 use super::{chapter, put, required};
 use crate::abi::*;
-use crate::session::{Scope, driver_call};
+use crate::machine::session::{Scope, driver_call};
 
 chapter![cuDeviceGetGraphMemAttribute, cuDeviceSetGraphMemAttribute, cuDeviceGraphMemTrim];
 

@@ -10,10 +10,10 @@ use super::graph_params::{
 };
 use super::launch::{KernelParams, LaunchAttributes};
 use super::{chapter, put, required};
+use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::graph::{Node, NodeWork};
-use crate::handle::Kind;
-use crate::session::{Scope, Session, driver_call};
+use crate::machine::graph::{Node, NodeWork};
+use crate::machine::session::{Scope, Session, driver_call};
 
 chapter![
     cuGraphAddEmptyNode,

@@ -9,10 +9,10 @@ use super::graph::graph_of;
 use super::launch::{KernelParams, LaunchAttributes};
 use super::memset::Area;
 use crate::abi::*;
-use crate::graph::NodeWork;
-use crate::graph_memory::GraphMemory;
-use crate::operation::{HostCall, HostPtr};
-use crate::session::{Scope, Session, driver_call};
+use crate::machine::graph::NodeWork;
+use crate::machine::graph_memory::GraphMemory;
+use crate::machine::operation::{HostCall, HostPtr};
+use crate::machine::session::{Scope, Session, driver_call};
 
 chapter![
     cuGraphKernelNodeSetParams,

@@ -6,9 +6,9 @@ use super::arguments::Arguments;
 use super::chapter;
 use super::function::MAX_DYNAMIC_SHARED_BYTES;
 use crate::abi::*;
-use crate::graph::NodeWork;
-use crate::kernel::KernelArgs;
-use crate::session::{Scope, Session, driver_call};
+use crate::kernel::body::KernelArgs;
+use crate::machine::graph::NodeWork;
+use crate::machine::session::{Scope, Session, driver_call};
 
 chapter![cuLaunchKernel, cuLaunchKernelEx, cuLaunchCooperativeKernel];
 

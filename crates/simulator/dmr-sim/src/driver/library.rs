@@ -5,11 +5,11 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::module::{enumerate, put_variable, read};
 use super::{chapter, put, required};
+use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::compiler_log::{CompilerLog, LogBuffers};
-use crate::handle::Kind;
-use crate::image::{Refused, bytes_of};
-use crate::session::{Scope, driver_call};
+use crate::kernel::compiler_log::{CompilerLog, LogBuffers};
+use crate::kernel::image::{Refused, bytes_of};
+use crate::machine::session::{Scope, driver_call};
 
 chapter![
     cuLibraryLoadData,

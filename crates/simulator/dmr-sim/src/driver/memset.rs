@@ -2,9 +2,9 @@
 
 use super::chapter;
 use crate::abi::*;
-use crate::address;
-use crate::memory::{FillWork, Rows};
-use crate::session::{Scope, driver_call};
+use crate::machine::session::{Scope, driver_call};
+use crate::machine::transfers::{FillWork, Rows};
+use crate::memory::address;
 
 chapter![
     cuMemsetD8_v2,

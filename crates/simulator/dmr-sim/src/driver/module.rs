@@ -3,12 +3,12 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use super::{chapter, put, put_optional, required};
+use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::compiler_log::{CompilerLog, LogBuffers};
-use crate::handle::Kind;
-use crate::image::{Refused, bytes_of};
-use crate::module::Module;
-use crate::session::{Scope, Session, driver_call};
+use crate::kernel::compiler_log::{CompilerLog, LogBuffers};
+use crate::kernel::image::{Refused, bytes_of};
+use crate::machine::modules::Module;
+use crate::machine::session::{Scope, Session, driver_call};
 
 chapter![
     cuModuleLoad,

@@ -6,7 +6,7 @@ use super::function::{MAX_DYNAMIC_SHARED_BYTES, MAX_THREADS_PER_BLOCK, REGISTERS
 use super::launch::LaunchConfig;
 use super::{chapter, put};
 use crate::abi::*;
-use crate::session::{Scope, Session, driver_call};
+use crate::machine::session::{Scope, Session, driver_call};
 
 chapter![
     cuOccupancyMaxActiveBlocksPerMultiprocessor,

@@ -3,9 +3,9 @@
 use std::ffi::{c_int, c_uint};
 
 use super::{chapter, put};
+use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::handle::Kind;
-use crate::session::{Scope, Session, driver_call};
+use crate::machine::session::{Scope, Session, driver_call};
 
 chapter![cuDeviceCanAccessPeer, cuCtxEnablePeerAccess, cuCtxDisablePeerAccess];
 

@@ -4,13 +4,13 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use super::virtual_memory::device as location_device;
 use super::{chapter, put, required};
+use crate::abi::handle::Kind;
 use crate::abi::pool_attribute::*;
 use crate::abi::*;
-use crate::driver_pool::DriverPool;
-use crate::graph::NodeWork;
-use crate::handle::Kind;
-use crate::mapping::Rights;
-use crate::session::{Scope, Session, driver_call};
+use crate::machine::graph::NodeWork;
+use crate::machine::session::{Scope, Session, driver_call};
+use crate::memory::driver_pool::DriverPool;
+use crate::memory::mapping::Rights;
 
 chapter![
     cuMemAllocAsync,

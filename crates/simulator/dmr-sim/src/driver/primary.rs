@@ -4,12 +4,12 @@ use std::ffi::{c_int, c_uint};
 
 use super::context::end;
 use super::{chapter, put, required};
+use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::address;
-use crate::handle::Kind;
-use crate::memory_map::Home;
-use crate::registry;
-use crate::session::{Scope, Session, driver_call};
+use crate::machine::registry;
+use crate::machine::session::{Scope, Session, driver_call};
+use crate::memory::address;
+use crate::memory::memory_map::Home;
 
 chapter![
     cuDevicePrimaryCtxRetain,

@@ -9,8 +9,8 @@
 use std::ffi::c_int;
 
 use crate::abi::{Code, ERROR_INVALID_CONTEXT, ERROR_INVALID_DEVICE, ERROR_NOT_SUPPORTED};
-use crate::current_context::current_context;
-use crate::session::{Scope, Session, driver_call};
+use crate::host::current_context::current_context;
+use crate::machine::session::{Scope, Session, driver_call};
 
 /// Makes one function for each name. On the platforms of the simulator the caller of a C function
 /// removes its arguments, so their number and types have no effect.

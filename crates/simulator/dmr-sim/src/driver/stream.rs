@@ -4,12 +4,12 @@ use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use super::event::EXTERNAL;
 use super::{chapter, put, put_optional, required};
+use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::graph::NodeWork;
-use crate::handle::Kind;
-use crate::machine::StreamKind;
-use crate::operation::{Action, HostCall, HostPtr};
-use crate::session::{Scope, Session, driver_call};
+use crate::machine::graph::NodeWork;
+use crate::machine::operation::{Action, HostCall, HostPtr};
+use crate::machine::session::{Scope, Session, driver_call};
+use crate::machine::state::StreamKind;
 
 chapter![
     cuStreamCreate,

@@ -4,11 +4,11 @@ use std::ffi::{c_int, c_uint};
 
 use super::chapter;
 use crate::abi::*;
-use crate::graph::NodeWork;
-use crate::machine::Machine;
-use crate::session::{Scope, Session, driver_call};
-use crate::stream_memory::WordOperation;
-use crate::words::{How, Test, Value};
+use crate::check::words::{How, Test, Value};
+use crate::machine::graph::NodeWork;
+use crate::machine::session::{Scope, Session, driver_call};
+use crate::machine::state::Machine;
+use crate::machine::stream_memory::WordOperation;
 
 chapter![
     cuStreamWriteValue32,

@@ -6,7 +6,7 @@ use dmr_ptx::{Swizzle, TENSOR_MAP_BYTES, TensorDimension, TensorElement, TensorM
 
 use super::{chapter, required};
 use crate::abi::*;
-use crate::session::{Scope, driver_call};
+use crate::machine::session::{Scope, driver_call};
 
 chapter![cuTensorMapEncodeTiled, cuTensorMapReplaceAddress];
 

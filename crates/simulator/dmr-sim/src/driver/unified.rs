@@ -7,11 +7,11 @@
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use super::{chapter, put, put_optional, required};
+use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::handle::Kind;
-use crate::memory_map::Home;
-use crate::operation::Action;
-use crate::session::{Scope, Session, driver_call};
+use crate::machine::operation::Action;
+use crate::machine::session::{Scope, Session, driver_call};
+use crate::memory::memory_map::Home;
 
 chapter![
     cuMemAllocManaged,

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::graph::graph_of;
 use super::{chapter, put, required};
+use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::handle::Kind;
-use crate::operation::{HostCall, HostPtr};
-use crate::session::{Scope, Session, driver_call};
-use crate::user_objects::UserObject;
+use crate::machine::operation::{HostCall, HostPtr};
+use crate::machine::session::{Scope, Session, driver_call};
+use crate::machine::user_objects::UserObject;
 
 chapter![
     cuUserObjectCreate,

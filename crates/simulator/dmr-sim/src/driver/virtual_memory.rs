@@ -6,12 +6,12 @@
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use super::{chapter, put, required};
+use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::handle::Kind;
-use crate::machine::Machine;
-use crate::mapping::Rights;
-use crate::session::{Scope, Session, driver_call};
-use crate::virtual_memory::GRANULARITY;
+use crate::machine::session::{Scope, Session, driver_call};
+use crate::machine::state::Machine;
+use crate::machine::virtual_memory::GRANULARITY;
+use crate::memory::mapping::Rights;
 
 chapter![
     cuMemGetAllocationGranularity,

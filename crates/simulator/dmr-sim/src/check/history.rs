@@ -1,0 +1,333 @@
+//! The history of each byte since its allocation, and findings about the next access.
+//!
+//! Per byte the last plain write and, per stream, the latest read and the latest atomic write since
+//! then are enough: an operation that is ordered after these is ordered after all earlier ones.
+//! Atomic writes, and writes of words by streams, need no order among each other, so one of them
+//! replaces no other stream's.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::access::clock::{Clock, Epoch};
+use crate::check::declared::Declaration;
+use crate::check::report::{GraphNode, ReportKind, Site};
+use crate::check::words::Wait;
+use crate::host::label::CallStack;
+use crate::memory::mapping::Reach;
+
+/// An operation in the history and in reports.
+#[derive(Clone)]
+pub(crate) struct Access {
+    pub(crate) epoch: Epoch,
+    pub(crate) origin: Arc<Origin>,
+    pub(crate) kind: AccessKind,
+}
+
+/// The kind of an access. Two that are not plain never race with each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AccessKind {
+    Plain,
+    /// An atomic operation of a kernel.
+    Atomic,
+    /// A stream memory operation.
+    Word,
+}
+
+/// The name of an operation and the place of its submission.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub(crate) operation: Arc<str>,
+    pub(crate) label: Option<Arc<str>>,
+    pub(crate) stack: Option<Arc<CallStack>>,
+    /// The node of a graph, and the launch of the graph.
+    pub(crate) node: Option<(GraphNode, Epoch)>,
+    /// The declaration of the launch that it belongs to.
+    pub(crate) declaration: Option<Arc<Declaration>>,
+}
+
+impl Origin {
+    pub(crate) fn site(&self, epoch: Option<Epoch>) -> Site {
+        // The streams on which a graph's nodes run are no streams of the program.
+        let epoch = self.node.map_or(epoch, |(_, launch)| Some(launch));
+        Site {
+            node: self.node.map(|(node, _)| node),
+            operation: self.operation.clone(),
+            stream: epoch.map(|epoch| epoch.stream),
+            op: epoch.map_or(0, |epoch| epoch.seq),
+            label: self.label.clone(),
+            place: None,
+            source: None,
+            stack: self.stack.clone(),
+        }
+    }
+}
+
+impl Access {
+    pub(crate) fn new(epoch: Epoch, origin: Arc<Origin>) -> Self {
+        Self { epoch, origin, kind: AccessKind::Plain }
+    }
+
+    /// Returns the atomic access of the same operation.
+    pub(crate) fn as_atomic(&self) -> Self {
+        Self { kind: AccessKind::Atomic, ..self.clone() }
+    }
+
+    pub(crate) fn site(&self) -> Site {
+        self.origin.site(Some(self.epoch))
+    }
+
+    fn is_plain(&self) -> bool {
+        self.kind == AccessKind::Plain
+    }
+}
+
+/// The operations that come before an operation.
+#[derive(Clone, Copy)]
+pub(crate) struct Before<'a> {
+    pub(crate) clock: &'a Clock,
+    /// Open waits for words: their order is not known yet.
+    pub(crate) open: &'a [Wait],
+}
+
+impl Before<'_> {
+    /// Returns whether the operation comes before, or may still turn out to.
+    pub(crate) fn covers(&self, epoch: Epoch) -> bool {
+        self.clock.covers(epoch)
+            || self.open.iter().any(|wait| self.clock.covers(wait.epoch) || wait.holds_up(epoch))
+    }
+
+    /// Returns whether more operations may turn out to come before.
+    fn is_open(&self) -> bool {
+        self.open.iter().any(|wait| self.clock.covers(wait.epoch))
+    }
+}
+
+/// An access that is being checked.
+pub(crate) struct Check<'a> {
+    pub(crate) access: &'a Access,
+    pub(crate) before: Before<'a>,
+    pub(crate) writes: bool,
+    /// The permitted accesses.
+    pub(crate) reach: Reach<'a>,
+}
+
+/// A finding: its kind, the other operation, and the range of bytes.
+pub(crate) type Finding = (ReportKind, Option<Site>, u64, u64);
+
+/// Disjoint ranges of bytes that were accessed since they were allocated.
+#[derive(Default)]
+pub(crate) struct History {
+    segments: BTreeMap<u64, Segment>,
+}
+
+#[derive(Clone)]
+struct Segment {
+    end: u64,
+    content: Content,
+    /// The last plain write.
+    write: Option<Access>,
+    /// Per stream and kind, the latest read since.
+    reads: SmallVec<[Access; 2]>,
+    /// Per stream, the latest write since that is not plain.
+    atomics: Vec<Access>,
+}
+
+/// The content of bytes since their allocation.
+#[derive(Clone)]
+enum Content {
+    Written,
+    Unwritten,
+    /// A value that nothing has written.
+    Undefined(Arc<UndefinedStore>),
+}
+
+/// The store of a value that nothing has written.
+struct UndefinedStore {
+    /// The operation, with the place of the byte at `at`.
+    site: Site,
+    at: u64,
+}
+
+impl Content {
+    fn new(written: bool) -> Self {
+        if written { Self::Written } else { Self::Unwritten }
+    }
+}
+
+impl History {
+    /// Checks an access of the bytes from `at` to `end`, adds it, and returns the first finding
+    /// of each kind: one operation is one mistake. `known`: whether bytes that no device
+    /// operation has accessed are initialised.
+    pub(crate) fn access(
+        &mut self,
+        at: u64,
+        end: u64,
+        check: &Check<'_>,
+        known: bool,
+    ) -> SmallVec<[Finding; 2]> {
+        let mut findings: SmallVec<[Finding; 2]> = SmallVec::new();
+        self.cut(at);
+        self.cut(end);
+        let replaces = check.writes && check.access.is_plain();
+        let mut cursor = at;
+        let mut segments = 0;
+        while cursor < end {
+            let next = self.segments.range(cursor..end).next().map_or(end, |(&start, _)| start);
+            if next > cursor {
+                if replaces {
+                    // Nothing to check, and the write adds one segment for all bytes.
+                    cursor = next;
+                    continue;
+                }
+                self.segments.insert(cursor, Segment::new(next, known));
+            }
+            let Some(segment) = self.segments.get_mut(&cursor) else { break };
+            segment.check(cursor, check, |kind, first| {
+                if findings.iter().all(|(other, ..)| *other != kind) {
+                    findings.push((kind, first, cursor, segment.end));
+                }
+            });
+            if !replaces {
+                segment.record(check);
+            }
+            segments += 1;
+            cursor = segment.end;
+        }
+        if replaces {
+            self.overwrite(at, end, segments, check.access);
+        }
+        findings
+    }
+
+    /// Replaces the `segments` of the range by a write of all its bytes.
+    fn overwrite(&mut self, at: u64, end: u64, segments: usize, by: &Access) {
+        if segments > 1 || !self.segments.contains_key(&at) {
+            self.remove(at, end);
+        }
+        let segment = self.segments.entry(at).or_insert_with(|| Segment::new(end, true));
+        segment.end = end;
+        segment.content = Content::Written;
+        segment.write = Some(by.clone());
+        segment.reads.clear();
+        segment.atomics.clear();
+    }
+
+    /// Returns the first use in the range that the clock does not cover, and its bytes.
+    pub(crate) fn first_unordered(
+        &self,
+        at: u64,
+        bytes: u64,
+        before: Before<'_>,
+    ) -> Option<(u64, u64, &Access)> {
+        self.segments.range(at..at + bytes).find_map(|(&start, segment)| {
+            let mut uses = segment.write.iter().chain(&segment.atomics).chain(&segment.reads);
+            let used = uses.find(|used| !before.covers(used.epoch))?;
+            Some((start, segment.end, used))
+        })
+    }
+
+    /// Removes the history of the bytes, whose new owner need not be ordered after it.
+    pub(crate) fn forget(&mut self, at: u64, bytes: u64) {
+        self.cut(at);
+        self.cut(at + bytes);
+        self.remove(at, at + bytes);
+    }
+
+    fn remove(&mut self, at: u64, end: u64) {
+        while let Some((&start, _)) = self.segments.range(at..end).next() {
+            self.segments.remove(&start);
+        }
+    }
+
+    /// Marks the bytes as not written, or as stored with a value that nothing has written; their
+    /// history stays.
+    pub(crate) fn undefine(&mut self, at: u64, bytes: u64, store: Option<&Site>) {
+        let content = match store.cloned() {
+            Some(site) => Content::Undefined(Arc::new(UndefinedStore { site, at })),
+            None => Content::Unwritten,
+        };
+        self.cut(at);
+        self.cut(at + bytes);
+        for (_, segment) in self.segments.range_mut(at..at + bytes) {
+            segment.content = content.clone();
+        }
+    }
+
+    /// Splits the segment that contains `at`.
+    fn cut(&mut self, at: u64) {
+        let Some((_, segment)) = self.segments.range_mut(..at).next_back() else { return };
+        if segment.end > at {
+            let tail = segment.clone();
+            segment.end = at;
+            self.segments.insert(at, tail);
+        }
+    }
+}
+
+impl Segment {
+    fn new(end: u64, written: bool) -> Self {
+        let content = Content::new(written);
+        Self { end, content, write: None, reads: SmallVec::new(), atomics: Vec::new() }
+    }
+
+    fn check(
+        &self,
+        start: u64,
+        check: &Check<'_>,
+        mut found: impl FnMut(ReportKind, Option<Site>),
+    ) {
+        let unordered = |access: &&Access| {
+            let can_race = access.is_plain() || check.access.is_plain();
+            can_race && !check.before.covers(access.epoch)
+        };
+        let is_written = matches!(self.content, Content::Written);
+        if !is_written && !check.writes && !check.before.is_open() {
+            found(ReportKind::Uninitialised, self.undefined_store(start));
+        }
+        if let Some(write) = self.write.iter().chain(&self.atomics).find(unordered) {
+            let kind =
+                if check.writes { ReportKind::WriteAfterWrite } else { ReportKind::ReadAfterWrite };
+            found(kind, Some(write.site()));
+        }
+        if check.writes
+            && let Some(read) = self.reads.iter().find(unordered)
+        {
+            found(ReportKind::WriteAfterRead, Some(read.site()));
+        }
+    }
+
+    /// Returns the store of the undefined value of the bytes from `start`; without its place, if
+    /// that is not of them.
+    fn undefined_store(&self, start: u64) -> Option<Site> {
+        let Content::Undefined(store) = &self.content else { return None };
+        let mut site = store.site.clone();
+        if store.at != start {
+            site.place = None;
+            site.source = None;
+        }
+        Some(site)
+    }
+
+    /// Adds an access that is not a plain write.
+    fn record(&mut self, check: &Check<'_>) {
+        let access = check.access;
+        let stream = check.access.epoch.stream;
+        if check.writes {
+            self.content = Content::Written;
+            match self.atomics.iter_mut().find(|write| write.epoch.stream == stream) {
+                Some(latest) => *latest = access.clone(),
+                None => self.atomics.push(access.clone()),
+            }
+            return;
+        }
+        let replaced = |read: &&mut Access| {
+            read.epoch.stream == stream && read.is_plain() == access.is_plain()
+        };
+        match self.reads.iter_mut().find(replaced) {
+            Some(latest) => *latest = access.clone(),
+            None => self.reads.push(access.clone()),
+        }
+    }
+}

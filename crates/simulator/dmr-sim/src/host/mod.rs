@@ -1,0 +1,10 @@
+//! The process and the threads that call the driver: forks, `cuInit`, contexts, labels, locks.
+
+pub(crate) mod callback;
+pub(crate) mod current_context;
+pub(crate) mod faults;
+pub(crate) mod fork;
+pub(crate) mod initialised;
+pub(crate) mod label;
+pub(crate) mod python;
+pub(crate) mod sync;

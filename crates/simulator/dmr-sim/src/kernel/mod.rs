@@ -1,0 +1,7 @@
+//! Kernels: their arguments, footprints and bodies, the PTX in images, and its interpreter.
+
+pub(crate) mod body;
+pub(crate) mod compiler_log;
+pub(crate) mod image;
+pub(crate) mod interpreter;
+pub(crate) mod recorder;

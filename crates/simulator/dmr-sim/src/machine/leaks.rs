@@ -1,0 +1,50 @@
+//! The leaks at the end of a universe: blocks of libraries, and memory without one.
+
+use std::collections::BTreeMap;
+
+use crate::check::findings::Findings;
+use crate::check::report::{Report, ReportKind, Site};
+use crate::machine::state::Machine;
+
+/// The blocks that were not freed, by their first byte: their ends. They do not overlap.
+#[derive(Default)]
+struct Blocks(BTreeMap<u64, u64>);
+
+impl Blocks {
+    /// Returns whether a block has one of these bytes.
+    fn are_in(&self, at: u64, bytes: u64) -> bool {
+        let last = self.0.range(..at.saturating_add(bytes)).next_back();
+        last.is_some_and(|(_, &end)| end > at)
+    }
+}
+
+impl Machine {
+    /// Reports all memory that was not freed. Memory that has blocks of a library is reported as
+    /// these blocks.
+    pub(crate) fn leaks(&self, findings: &mut Findings) {
+        let mut blocks = Blocks::default();
+        self.shadow.each_block(&mut |mut leak| {
+            let address = leak.address;
+            leak.device = self.shadow.map.device_at(address);
+            blocks.0.insert(address, address + leak.bytes.max(1));
+            findings.push(leak);
+        });
+        let variables = &self.objects.variables;
+        for (at, allocation) in self.shadow.map.allocations() {
+            if variables.contains(&at) || blocks.are_in(at, allocation.bytes) {
+                continue;
+            }
+            let site = allocation.origin.site(allocation.made.as_ref().map(|made| made.epoch));
+            let mut leak = leak(at, allocation.bytes, site);
+            leak.device = allocation.home.device();
+            leak.tag = allocation.tag.clone();
+            findings.push(leak);
+        }
+        self.virtual_leaks(&|at, bytes| blocks.are_in(at, bytes), findings);
+    }
+}
+
+/// Returns the report of memory that was not freed, on no device.
+pub(crate) fn leak(address: u64, bytes: u64, second: Site) -> Report {
+    Report::new(ReportKind::Leak, second).about(None, address, bytes)
+}

@@ -1,0 +1,436 @@
+//! The state of one simulated machine: devices, contexts, streams, events, pools, modules.
+//!
+//! One lock guards all of it (see `session.rs`). `engine.rs` submits and executes operations
+//! (`operation.rs`), `checks.rs` checks them; `memory.rs` has their effects on memory.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::thread::ThreadId;
+
+use dmr_ptx::{Checks, Limits};
+use smallvec::SmallVec;
+
+use crate::abi::attributes::device_attribute;
+use crate::abi::*;
+use crate::access::clock::{Clock, Epoch};
+use crate::check::declared::Declarations;
+use crate::check::findings::Findings;
+use crate::check::history::Origin;
+use crate::check::report::{GraphNode, ReportKind, Site};
+use crate::check::shadow::Shadow;
+use crate::host::label::{self, CallStack, Frames};
+use crate::kernel::body::{Fallback, Kernel};
+use crate::machine::checks::CheckLog;
+use crate::machine::end_times::EndTimes;
+use crate::machine::graph::Graphs;
+use crate::machine::graph_memory::GraphUsage;
+use crate::machine::host_clock::HostClock;
+use crate::machine::modules::Module;
+use crate::machine::objects::Objects;
+use crate::machine::operation::Op;
+use crate::machine::refusals::Refusal;
+use crate::machine::virtual_memory::VirtualMemory;
+use crate::memory::address::AddressSpace;
+use crate::memory::bytes::Memory;
+use crate::memory::driver_pool::DriverPool;
+use crate::memory::memory_map::MemoryMap;
+use crate::memory::store::Store;
+use crate::process::universe::{HostOrder, Policy};
+
+/// The configuration of a universe.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) devices: usize,
+    pub(crate) capacity: u64,
+    pub(crate) seed: u64,
+    pub(crate) policy: Policy,
+    pub(crate) host_order: HostOrder,
+    pub(crate) frames: Frames,
+    /// True if a thread without a label has its name as one.
+    pub(crate) thread_names: bool,
+    /// True if a device can access the memory of the others.
+    pub(crate) peer_paths: bool,
+    /// Attributes whose values replace those of [`device_attribute`].
+    pub(crate) attributes: BTreeMap<c_int, c_int>,
+    /// The checks and limits of kernels that run as PTX.
+    pub(crate) checks: Checks,
+    pub(crate) limits: Limits,
+    /// The kinds of findings that are dropped.
+    pub(crate) ignored: Vec<ReportKind>,
+    /// Called with each refusal.
+    pub(crate) report_refusal: Option<fn(&Refusal)>,
+}
+
+pub(crate) struct Machine {
+    /// Lives as long as the universe; the first field, so that it is dropped before all user
+    /// objects.
+    pub(crate) alive: Arc<()>,
+    pub(crate) config: Config,
+    pub(crate) random: fastrand::Rng,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) contexts: Vec<Context>,
+    /// All streams; never shrinks, because an index is a stream's component in every clock.
+    pub(crate) streams: Vec<Stream>,
+    /// The streams that were destroyed, and whose index no new one has taken.
+    pub(crate) retired: Vec<u32>,
+    /// The indices of the streams by their numbers, which handles have.
+    pub(crate) stream_of_number: HashMap<u32, u32>,
+    last_stream_number: u32,
+    pub(crate) per_thread: HashMap<(ThreadId, u32), u32>,
+    pub(crate) events: HashMap<u32, Event>,
+    pub(crate) next_event: u32,
+    pub(crate) pools: Vec<DriverPool>,
+    pub(crate) dead_pools: Vec<u32>,
+    pub(crate) modules: HashMap<u32, Module>,
+    pub(crate) objects: Objects,
+    pub(crate) graphs: Graphs,
+    /// The node of a graph whose work is being submitted, and the launch of the graph.
+    pub(crate) node: Option<(GraphNode, Epoch)>,
+    /// Functions that programs have looked up: module, and index in it.
+    pub(crate) functions: Vec<(u32, usize)>,
+    pub(crate) next_module: u32,
+    pub(crate) captures: u32,
+    pub(crate) kernels: HashMap<String, Kernel>,
+    /// The body of kernels that are not in `kernels`.
+    pub(crate) fallback: Option<Fallback>,
+    pub(crate) store: Store,
+    /// The owners of addresses now: what calls return and the hardware enforces.
+    pub(crate) present: MemoryMap,
+    /// The state of the checks.
+    pub(crate) shadow: Shadow,
+    pub(crate) findings: Findings,
+    pub(crate) refusals: Vec<Refusal>,
+    pub(crate) log: CheckLog,
+    /// The declarations of launches that are in force.
+    pub(crate) declarations: Declarations,
+    /// Waits for words that are submitted and have not ended.
+    pub(crate) word_waits: usize,
+    pub(crate) virtual_memory: VirtualMemory,
+    /// Pinned host memory that the simulator has allocated, by address.
+    pub(crate) pinned: HashMap<u64, HostAllocation>,
+    pub(crate) host: HostClock,
+    /// Operations submitted and not yet executed.
+    pub(crate) queued: usize,
+    /// The part of them by which the host can learn something without a driver call.
+    pub(crate) host_may_wait: usize,
+    /// The number of times that the thread that runs such operations has looked for them.
+    pub(crate) ticks: u64,
+    /// The driver calls so far.
+    pub(crate) calls: u64,
+    /// Threads that have unlocked the machine to wait.
+    pub(crate) waiting: usize,
+    /// `true` while a thread runs the work that the host may wait for, between driver calls.
+    pub(crate) runs_for_host: bool,
+    pub(crate) host_calls_returned: u64,
+    /// `true` while a kernel runs: it has `store`, `present` and `log`, and no other operation
+    /// runs.
+    pub(crate) runs_kernel: bool,
+    /// Threads that wait for the end of the kernel.
+    pub(crate) held_up: usize,
+    names: HashMap<&'static str, Arc<Origin>>,
+}
+
+pub(crate) struct Device {
+    pub(crate) addresses: AddressSpace,
+    /// Bytes of the device that allocations and pools have reserved.
+    pub(crate) used: u64,
+    /// The pool that `cuMemAllocAsync` uses.
+    pub(crate) current_pool: u32,
+    /// The primary context, while it is active.
+    pub(crate) primary: Option<u32>,
+    /// The number of times that the program has retained the primary context, without those
+    /// released.
+    pub(crate) retained: u32,
+    /// The part of `used` that graphs have.
+    pub(crate) graphs: GraphUsage,
+    /// The sticky error that every later call returns.
+    pub(crate) lost: Option<Code>,
+    /// The operation whose fault that was.
+    pub(crate) lost_by: Option<Epoch>,
+}
+
+impl Device {
+    /// Makes the device lost by the fault of an operation, unless it is lost.
+    pub(crate) fn lose(&mut self, code: Code, by: Epoch) {
+        if self.lost.is_none() {
+            self.lost = Some(code);
+            self.lost_by = Some(by);
+        }
+    }
+}
+
+pub(crate) struct Context {
+    pub(crate) device: usize,
+    pub(crate) legacy: u32,
+    pub(crate) destroyed: bool,
+    /// Devices whose memory its kernels may access, its own among them.
+    pub(crate) reaches: SmallVec<[usize; 2]>,
+}
+
+pub(crate) struct Stream {
+    /// No stream has that of another, also after its end.
+    pub(crate) number: u32,
+    pub(crate) context: u32,
+    pub(crate) device: usize,
+    pub(crate) kind: StreamKind,
+    pub(crate) priority: c_int,
+    pub(crate) destroyed: bool,
+    pub(crate) capture: Option<Capture>,
+    /// Operations `executed + 1 ..= submitted`, in order.
+    pub(crate) queue: VecDeque<Op>,
+    pub(crate) submitted: u64,
+    pub(crate) executed: u64,
+    /// `true` while a host callback of this stream runs, on its own thread.
+    pub(crate) calling_host: bool,
+    /// The operations that come before the next one, all of this stream included.
+    pub(crate) clock: Clock,
+    pub(crate) ended: EndTimes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamKind {
+    /// The null stream, which is ordered with every blocking stream of its context.
+    Legacy,
+    Blocking,
+    NonBlocking,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Capture {
+    pub(crate) id: u32,
+    pub(crate) mode: c_int,
+    pub(crate) origin: bool,
+    pub(crate) by: ThreadId,
+    pub(crate) invalidated: bool,
+}
+
+pub(crate) struct Event {
+    pub(crate) context: u32,
+    pub(crate) timed: bool,
+    pub(crate) recorded: Option<Recorded>,
+    /// The capture in which it was last recorded.
+    pub(crate) captured: Option<Capture>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Recorded {
+    pub(crate) epoch: Epoch,
+    pub(crate) clock: Clock,
+}
+
+/// An allocation of `cuMemHostAlloc`.
+#[derive(Clone, Copy)]
+pub(crate) struct HostAllocation {
+    pub(crate) bytes: usize,
+    pub(crate) flags: u32,
+}
+
+impl Machine {
+    pub(crate) fn new(config: Config) -> Self {
+        let device = |device| Device {
+            addresses: AddressSpace::of_device(device),
+            used: 0,
+            current_pool: device as u32,
+            primary: None,
+            retained: 0,
+            graphs: GraphUsage::default(),
+            lost: None,
+            lost_by: None,
+        };
+        Self {
+            alive: Arc::new(()),
+            random: fastrand::Rng::with_seed(config.seed),
+            devices: (0..config.devices).map(device).collect(),
+            contexts: Vec::new(),
+            streams: Vec::new(),
+            retired: Vec::new(),
+            stream_of_number: HashMap::new(),
+            last_stream_number: 0,
+            per_thread: HashMap::new(),
+            events: HashMap::new(),
+            next_event: 0,
+            pools: (0..config.devices).map(|device| DriverPool::new(device, 0)).collect(),
+            dead_pools: Vec::new(),
+            modules: HashMap::new(),
+            objects: Objects::default(),
+            graphs: Graphs::default(),
+            node: None,
+            functions: Vec::new(),
+            next_module: 0,
+            captures: 0,
+            kernels: HashMap::new(),
+            fallback: None,
+            store: Store::default(),
+            present: MemoryMap::default(),
+            shadow: Shadow::default(),
+            findings: Findings::without(config.ignored.clone()),
+            refusals: Vec::new(),
+            log: CheckLog::default(),
+            declarations: Declarations::default(),
+            word_waits: 0,
+            virtual_memory: VirtualMemory::default(),
+            pinned: HashMap::new(),
+            host: HostClock::new(config.host_order),
+            queued: 0,
+            host_may_wait: 0,
+            ticks: 0,
+            calls: 0,
+            waiting: 0,
+            runs_for_host: false,
+            host_calls_returned: 0,
+            runs_kernel: false,
+            held_up: 0,
+            names: HashMap::new(),
+            config,
+        }
+    }
+
+    /// Returns the memory for the execution of work.
+    pub(crate) fn memory(&mut self) -> Memory<'_> {
+        Memory { store: &mut self.store, mappings: &self.present.mappings }
+    }
+
+    /// Returns the value of a `CUdevice_attribute`.
+    pub(crate) fn attribute(&self, attribute: c_int) -> Outcome<c_int> {
+        let set = self.config.attributes.get(&attribute);
+        set.map_or_else(|| device_attribute(attribute), |value| Ok(*value))
+    }
+
+    /// Returns an error unless the devices support these attributes.
+    pub(crate) fn require(&self, attributes: &[c_int]) -> Outcome {
+        let can = |&attribute: &c_int| self.attribute(attribute).is_ok_and(|value| value != 0);
+        if attributes.iter().all(can) { Ok(()) } else { Err(ERROR_NOT_SUPPORTED) }
+    }
+
+    /// Returns whether `device` can access the memory of `peer`, another device.
+    pub(crate) fn has_peer_path(&self, device: usize, peer: usize) -> bool {
+        device != peer && self.config.peer_paths
+    }
+
+    /// Makes a context of `device`, with its legacy stream.
+    pub(crate) fn new_context(&mut self, device: usize) -> u32 {
+        let context = self.contexts.len() as u32;
+        let legacy = self.new_stream(context, device, StreamKind::Legacy, 0);
+        let reaches = SmallVec::from_slice(&[device]);
+        self.contexts.push(Context { device, legacy, destroyed: false, reaches });
+        context
+    }
+
+    pub(crate) fn new_stream(
+        &mut self,
+        context: u32,
+        device: usize,
+        kind: StreamKind,
+        priority: c_int,
+    ) -> u32 {
+        self.last_stream_number += 1;
+        let mut stream = Stream {
+            number: self.last_stream_number,
+            context,
+            device,
+            kind,
+            priority,
+            destroyed: false,
+            capture: None,
+            queue: VecDeque::new(),
+            submitted: 0,
+            executed: 0,
+            calling_host: false,
+            clock: Clock::default(),
+            ended: EndTimes::default(),
+        };
+        let index = match self.take_retired(context) {
+            Some(index) => {
+                // Its operations are numbered on, because they are in the clocks and in the
+                // history.
+                let old = &mut self.streams[index as usize];
+                stream.submitted = old.submitted;
+                stream.executed = old.executed;
+                std::mem::swap(&mut stream.ended, &mut old.ended);
+                *old = stream;
+                index
+            }
+            None => {
+                self.streams.push(stream);
+                self.streams.len() as u32 - 1
+            }
+        };
+        self.stream_of_number.insert(self.last_stream_number, index);
+        index
+    }
+
+    /// Ends a stream, whose pending work still executes.
+    pub(crate) fn retire_stream(&mut self, index: u32) {
+        let stream = &mut self.streams[index as usize];
+        stream.destroyed = true;
+        self.stream_of_number.remove(&stream.number);
+        self.objects.stream_attributes.retain(|&(of, _), _| of != index);
+        self.retired.push(index);
+    }
+
+    /// Takes the index of a destroyed stream whose work the calling thread has found complete. What
+    /// is submitted to a stream that this thread makes comes after that work in any case, so no
+    /// race is missed.
+    fn take_retired(&mut self, context: u32) -> Option<u32> {
+        let is_free = |&index: &u32| {
+            let stream = &self.streams[index as usize];
+            stream.context == context
+                && stream.capture.is_none()
+                && stream.executed == stream.submitted
+                && self.host_has_found(self.last(index))
+        };
+        let at = self.retired.iter().position(is_free)?;
+        Some(self.retired.swap_remove(at))
+    }
+
+    pub(crate) fn event(&mut self, index: u32) -> Outcome<&mut Event> {
+        self.events.get_mut(&index).ok_or(ERROR_INVALID_HANDLE)
+    }
+
+    pub(crate) fn pool(&mut self, index: u32) -> Outcome<&mut DriverPool> {
+        if self.dead_pools.contains(&index) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        self.pools.get_mut(index as usize).ok_or(ERROR_INVALID_VALUE)
+    }
+
+    /// Returns the description of the operation that this thread submits now.
+    pub(crate) fn origin(&mut self, operation: &'static str) -> Arc<Origin> {
+        let (label, stack) = self.place();
+        let plain = self.names.entry(operation).or_insert_with(|| {
+            let operation = operation.into();
+            let label = None;
+            let stack = None;
+            let node = None;
+            let declaration = None;
+            Arc::new(Origin { operation, label, stack, node, declaration })
+        });
+        let node = self.node;
+        if label.is_none() && stack.is_none() && node.is_none() {
+            return plain.clone();
+        }
+        let operation = plain.operation.clone();
+        let declaration = None;
+        Arc::new(Origin { operation, label, stack, node, declaration })
+    }
+
+    /// Returns the description of a kernel launch that this thread submits now.
+    pub(crate) fn kernel_origin(&self, name: &str) -> Arc<Origin> {
+        let (label, stack) = self.place();
+        let operation = format!("kernel {name}").into();
+        Arc::new(Origin { operation, label, stack, node: self.node, declaration: None })
+    }
+
+    /// Returns the description of a call of this thread that names no stream.
+    pub(crate) fn site(&mut self, operation: &'static str) -> Site {
+        self.origin(operation).site(None)
+    }
+
+    fn place(&self) -> (Option<Arc<str>>, Option<Arc<CallStack>>) {
+        (
+            label::current(self.config.thread_names),
+            CallStack::capture(self.config.frames).map(Arc::new),
+        )
+    }
+}

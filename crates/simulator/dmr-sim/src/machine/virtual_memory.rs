@@ -1,0 +1,306 @@
+//! The effects of the virtual memory calls: reserve addresses, create physical memory, map it,
+//! and set access rights.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::abi::*;
+use crate::check::findings::Findings;
+use crate::check::history::Origin;
+use crate::check::report::{Report, ReportKind, Site};
+use crate::machine::leaks::leak;
+use crate::machine::state::Machine;
+use crate::memory::address::AddressSpace;
+use crate::memory::mapping::{Mapping, Rights};
+
+/// The granularity of physical memory and addresses, in bytes.
+pub(crate) const GRANULARITY: u64 = 2 << 20;
+
+/// The virtual memory of a machine, all its devices together.
+pub(crate) struct VirtualMemory {
+    addresses: AddressSpace,
+    reserved: BTreeMap<u64, Reserved>,
+    physical: BTreeMap<u32, Physical>,
+    next: u32,
+}
+
+/// A range of addresses for mapping.
+struct Reserved {
+    bytes: u64,
+    origin: Arc<Origin>,
+}
+
+/// Physical memory of a device.
+struct Physical {
+    /// The physical address, in the range of the device; programs never get it.
+    at: u64,
+    bytes: u64,
+    device: usize,
+    properties: CUmemAllocationProp,
+    /// The number of references that the program must release.
+    references: u32,
+    mappings: u32,
+    origin: Arc<Origin>,
+}
+
+impl Default for VirtualMemory {
+    fn default() -> Self {
+        let addresses = AddressSpace::virtual_ranges();
+        let reserved = BTreeMap::new();
+        let physical = BTreeMap::new();
+        Self { addresses, reserved, physical, next: 0 }
+    }
+}
+
+impl VirtualMemory {
+    /// Returns the memory, if the program has a reference to it.
+    fn held(&mut self, memory: u32) -> Outcome<&mut Physical> {
+        let found = self.physical.get_mut(&memory).filter(|memory| memory.references > 0);
+        found.ok_or(ERROR_INVALID_VALUE)
+    }
+
+    /// Returns whether the range consists of pages of one reserved range.
+    fn is_mappable(&self, at: u64, bytes: u64) -> bool {
+        let around = self.reserved.range(..=at).next_back();
+        let is_reserved = around.is_some_and(|(&start, reserved)| {
+            let skipped = at - start;
+            skipped < reserved.bytes && bytes <= reserved.bytes - skipped
+        });
+        is_reserved && is_granular(bytes) && at.is_multiple_of(GRANULARITY)
+    }
+}
+
+impl Machine {
+    /// `cuMemAddressReserve`.
+    pub(crate) fn reserve(&mut self, bytes: u64, alignment: u64, hint: u64) -> Outcome<u64> {
+        if !is_granular(bytes) || (alignment != 0 && !alignment.is_power_of_two()) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let alignment = alignment.max(GRANULARITY);
+        let origin = self.origin("reserve addresses");
+        let addresses = &mut self.virtual_memory.addresses;
+        let at = if hint.is_multiple_of(alignment) && addresses.take_at(hint, bytes) {
+            hint
+        } else {
+            addresses.take_aligned(bytes, alignment).ok_or(ERROR_OUT_OF_MEMORY)?
+        };
+        self.check(move |machine| machine.shadow.unreserve(at, bytes));
+        self.virtual_memory.reserved.insert(at, Reserved { bytes, origin });
+        Ok(at)
+    }
+
+    /// `cuMemAddressFree`.
+    pub(crate) fn unreserve(&mut self, at: u64, bytes: u64) -> Outcome {
+        let reserved = self.virtual_memory.reserved.get(&at);
+        let is_whole = reserved.is_some_and(|reserved| reserved.bytes == bytes);
+        if !is_whole || self.present.mappings.overlaps(at, bytes) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        self.virtual_memory.reserved.remove(&at);
+        self.virtual_memory.addresses.free_range(at, bytes);
+        self.check(move |machine| machine.shadow.unreserve(at, bytes));
+        Ok(())
+    }
+
+    /// `cuMemCreate`.
+    pub(crate) fn create(
+        &mut self,
+        device: usize,
+        bytes: u64,
+        properties: CUmemAllocationProp,
+    ) -> Outcome<u32> {
+        if !is_granular(bytes) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let at = self.take_from_device(device, bytes).ok_or(ERROR_OUT_OF_MEMORY)?;
+        self.check(move |machine| machine.shadow.renew(at, bytes));
+        let origin = self.origin("create memory");
+        let references = 1;
+        let mappings = 0;
+        let memory = Physical { at, bytes, device, properties, references, mappings, origin };
+        let index = self.virtual_memory.next;
+        self.virtual_memory.next += 1;
+        self.virtual_memory.physical.insert(index, memory);
+        Ok(index)
+    }
+
+    /// `cuMemGetAllocationPropertiesFromHandle`.
+    pub(crate) fn properties(&mut self, memory: u32) -> Outcome<CUmemAllocationProp> {
+        self.virtual_memory.held(memory).map(|memory| memory.properties)
+    }
+
+    /// `cuMemRelease`.
+    pub(crate) fn release(&mut self, memory: u32) -> Outcome {
+        self.virtual_memory.held(memory)?.references -= 1;
+        self.end_physical(memory);
+        Ok(())
+    }
+
+    /// `cuMemRetainAllocationHandle`.
+    pub(crate) fn retain(&mut self, at: u64) -> Outcome<u32> {
+        let memory = self.present.mappings.around(at).ok_or(ERROR_INVALID_VALUE)?.1.memory;
+        let physical = self.virtual_memory.physical.get_mut(&memory).ok_or(ERROR_INVALID_VALUE)?;
+        physical.references += 1;
+        Ok(memory)
+    }
+
+    /// `cuMemMap`: of a whole memory, which is checked before the addresses.
+    pub(crate) fn map(&mut self, at: u64, bytes: u64, offset: u64, memory: u32) -> Outcome {
+        let origin = self.origin("map");
+        let is_free = self.virtual_memory.is_mappable(at, bytes)
+            && !self.present.mappings.overlaps(at, bytes);
+        let physical = self.virtual_memory.held(memory)?;
+        if bytes == 0 {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        if offset != 0 || bytes != physical.bytes {
+            return Err(ERROR_NOT_SUPPORTED);
+        }
+        if !is_free {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        physical.mappings += 1;
+        let mapping = Mapping::new(bytes, memory, physical.at, origin);
+        self.present.mappings.insert(at, mapping.clone());
+        self.check(move |machine| machine.shadow.map(at, mapping));
+        Ok(())
+    }
+
+    /// `cuMemUnmap`: does not wait, so the program must have waited. The range may have no mapping.
+    pub(crate) fn unmap(&mut self, at: u64, bytes: u64) -> Outcome {
+        let whole = self.mapped_in(at, bytes)?;
+        let by = self.site("unmap");
+        for start in whole {
+            self.check_pending(start, Rights::None, &by);
+            let by = by.clone();
+            self.check(move |machine| machine.shadow.unmap(start, by));
+            if let Some(mapping) = self.present.mappings.remove(start) {
+                if let Some(physical) = self.virtual_memory.physical.get_mut(&mapping.memory) {
+                    physical.mappings -= 1;
+                }
+                self.end_physical(mapping.memory);
+            }
+        }
+        Ok(())
+    }
+
+    /// `cuMemSetAccess`, of one device: for the mappings in the range. There must be at least one.
+    pub(crate) fn set_access(
+        &mut self,
+        at: u64,
+        bytes: u64,
+        device: usize,
+        rights: Rights,
+    ) -> Outcome {
+        let whole = self.mapped_in(at, bytes)?;
+        let is_out_of_reach = |start: &u64| {
+            let mapping = self.present.mappings.around(*start).map(|(_, mapping)| mapping);
+            mapping.is_some_and(|it| it.device != device && !self.has_peer_path(device, it.device))
+        };
+        if rights > Rights::None && whole.iter().any(is_out_of_reach) {
+            return Err(ERROR_INVALID_DEVICE);
+        }
+        // The driver sets the rights up to the first hole, and returns success if there is a
+        // mapping behind it.
+        let mut next = at;
+        let mut reached = Vec::new();
+        for &start in &whole {
+            let Some((_, mapping)) = self.present.mappings.around(start) else { break };
+            if start != next {
+                break;
+            }
+            next = start + mapping.bytes;
+            reached.push(start);
+        }
+        let goes_on = reached.len() < whole.len();
+        if reached.is_empty() || next != at.saturating_add(bytes) && !goes_on {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let by = self.site("set access");
+        for start in reached {
+            let had = self.rights(start, device)?;
+            if rights < had {
+                self.check_pending(start, rights, &by);
+            }
+            self.present.set_rights(start, device, rights);
+            self.check(move |machine| machine.shadow.map.set_rights(start, device, rights));
+        }
+        Ok(())
+    }
+
+    /// `cuMemGetAccess`.
+    pub(crate) fn rights(&self, at: u64, device: usize) -> Outcome<Rights> {
+        let (_, mapping) = self.present.mappings.around(at).ok_or(ERROR_INVALID_VALUE)?;
+        Ok(mapping.rights(device))
+    }
+
+    /// Reports mapped, reserved and physical memory at the end, but none with a block of a library
+    /// (`has_blocks`).
+    pub(crate) fn virtual_leaks(
+        &self,
+        has_blocks: &dyn Fn(u64, u64) -> bool,
+        findings: &mut Findings,
+    ) {
+        let mut found = |device, address, bytes, origin: &Origin| {
+            findings.push(Report { device, ..leak(address, bytes, origin.site(None)) });
+        };
+        let mut used = BTreeSet::new();
+        for (at, mapping) in self.present.mappings.iter() {
+            if has_blocks(at, mapping.bytes) {
+                used.insert(mapping.memory);
+            } else {
+                found(Some(mapping.device), at, mapping.bytes, &mapping.origin);
+            }
+        }
+        for (&at, reserved) in &self.virtual_memory.reserved {
+            if !has_blocks(at, reserved.bytes) {
+                found(None, at, reserved.bytes, &reserved.origin);
+            }
+        }
+        for (memory, physical) in &self.virtual_memory.physical {
+            if physical.references > 0 && !used.contains(memory) {
+                found(Some(physical.device), physical.at, physical.bytes, &physical.origin);
+            }
+        }
+    }
+
+    /// Returns the starts of the mappings in a range of pages, which must not cut one.
+    fn mapped_in(&self, at: u64, bytes: u64) -> Outcome<Vec<u64>> {
+        let whole = self.present.mappings.whole(at, bytes);
+        let whole = whole.filter(|_| self.virtual_memory.is_mappable(at, bytes));
+        whole.ok_or(ERROR_INVALID_VALUE)
+    }
+
+    /// Reports a use of a mapping that the host has not found complete, and that needs more rights
+    /// than `left`.
+    fn check_pending(&mut self, start: u64, left: Rights, by: &Site) {
+        let clock = self.host_clock();
+        let by = by.clone();
+        self.check(move |machine| {
+            let clock = machine.shadow.words.up_to_date(clock);
+            let Some((_, mapping)) = machine.shadow.map.mappings.around(start) else { return };
+            let is_complete = |epoch| clock.covers(epoch);
+            let Some(used) = mapping.first_pending(is_complete, left) else { return };
+            let found = Report::new(ReportKind::UnmapBeforeUse, by).after(Some(used.access.site()));
+            machine.findings.push(found.about(Some(mapping.device), used.at, used.bytes));
+        });
+    }
+
+    /// Frees physical memory that has neither references nor mappings.
+    fn end_physical(&mut self, memory: u32) {
+        let Some(physical) = self.virtual_memory.physical.get(&memory) else { return };
+        if physical.references > 0 || physical.mappings > 0 {
+            return;
+        }
+        let device = physical.device;
+        let at = physical.at;
+        let bytes = physical.bytes;
+        self.virtual_memory.physical.remove(&memory);
+        self.check(move |machine| machine.shadow.renew(at, bytes));
+        self.free_on_device(device, at, bytes);
+    }
+}
+
+fn is_granular(bytes: u64) -> bool {
+    bytes > 0 && bytes.is_multiple_of(GRANULARITY)
+}

@@ -1,0 +1,8 @@
+//! Memory: addresses, allocations, mappings and bytes.
+
+pub(crate) mod address;
+pub(crate) mod bytes;
+pub(crate) mod driver_pool;
+pub(crate) mod mapping;
+pub(crate) mod memory_map;
+pub(crate) mod store;
