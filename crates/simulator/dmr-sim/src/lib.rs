@@ -64,9 +64,10 @@ mod machine;
 mod memory;
 mod process;
 
-pub use access::recording::KernelSite;
-pub use check::declared::{DeclaredUse, Undeclared};
-pub use check::report::{GraphNode, Report, ReportKind, Site, Verdict};
+pub use access::declaration::DeclaredUse;
+pub use access::site::{GraphNode, KernelSite, Site};
+pub use check::report::{Report, ReportKind, Verdict};
+pub use check::undeclared::Undeclared;
 pub use dmr_ptx::{Checks, Limits};
 pub use driver::{driver_functions, is_capture_mode_global, reset_capture_mode};
 pub use host::faults::{CallCounts, Hold};

@@ -1,5 +1,7 @@
 //! An access: the operation that makes it, what comes before that, and its bytes.
 
-pub(crate) mod byte_set;
 pub(crate) mod clock;
-pub(crate) mod recording;
+pub(crate) mod declaration;
+pub(crate) mod origin;
+pub(crate) mod range;
+pub(crate) mod site;

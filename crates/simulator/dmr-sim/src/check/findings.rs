@@ -1,7 +1,9 @@
 //! The findings of a universe so far: bounded, without the kinds that are ignored.
 
-use crate::access::recording::{Sites, Touch};
-use crate::check::report::{GraphNode, Report, ReportKind, Site, Verdict};
+use crate::access::origin::AccessKind;
+use crate::access::site::{GraphNode, Site};
+use crate::check::report::{Report, ReportKind, Verdict};
+use crate::kernel::recording::Sites;
 
 /// The findings so far.
 #[derive(Default)]
@@ -24,14 +26,26 @@ struct Read {
 struct LaunchFindings {
     sites: Sites,
     /// The accesses that are being checked.
-    touch: Touch,
-    /// The findings that were reported: the kind, the other operation, and the block that was not
-    /// declared.
-    reported: Vec<(ReportKind, Option<OtherOperation>, Option<u64>)>,
+    kind: AccessKind,
+    reported: Vec<Reported>,
 }
 
-/// The stream, the number and the node of an operation in a finding.
-type OtherOperation = (Option<u32>, u64, Option<GraphNode>);
+/// A finding about a launch that was reported, as far as another one would be a repetition.
+#[derive(PartialEq, Eq)]
+struct Reported {
+    kind: ReportKind,
+    other: Option<OtherOperation>,
+    /// The first byte of the block that was not declared.
+    undeclared: Option<u64>,
+}
+
+/// The other operation in a finding.
+#[derive(PartialEq, Eq)]
+struct OtherOperation {
+    stream: Option<u32>,
+    op: u64,
+    node: Option<GraphNode>,
+}
 
 impl Findings {
     /// Makes a list that drops findings of these kinds.
@@ -62,13 +76,13 @@ impl Findings {
     /// Begins the check of a launch: each finding names the place of the access, and each kind is
     /// reported once for another operation, and once for a block that was not declared.
     pub(crate) fn begin_launch(&mut self, sites: Sites) {
-        self.launch = Some(LaunchFindings { sites, touch: Touch::Read, reported: Vec::new() });
+        self.launch = Some(LaunchFindings { sites, kind: AccessKind::Read, reported: Vec::new() });
     }
 
     /// Begins the check of the launch's accesses of one kind.
-    pub(crate) fn in_launch(&mut self, touch: Touch) {
+    pub(crate) fn in_launch(&mut self, kind: AccessKind) {
         if let Some(launch) = &mut self.launch {
-            launch.touch = touch;
+            launch.kind = kind;
         }
     }
 
@@ -79,7 +93,7 @@ impl Findings {
     /// Returns the site of the launch with the place in the kernel that has accessed a byte.
     pub(crate) fn placed(&self, site: Site, at: u64) -> Site {
         let Some(launch) = &self.launch else { return site };
-        let Some(place) = launch.sites.find(at, launch.touch) else { return site };
+        let Some(place) = launch.sites.find(at, launch.kind) else { return site };
         let (place, source) = launch.sites.line(place);
         Site { place: Some(place), source, ..site }
     }
@@ -89,13 +103,17 @@ impl Findings {
             return;
         }
         if let Some(launch) = &mut self.launch {
-            let first = report.first.as_ref().map(|first| (first.stream, first.op, first.node));
-            let block = report.undeclared.as_ref().map(|undeclared| undeclared.start);
-            let key = (report.kind, first, block);
-            if launch.reported.contains(&key) {
+            let of_site =
+                |site: &Site| OtherOperation { stream: site.stream, op: site.op, node: site.node };
+            let reported = Reported {
+                kind: report.kind,
+                other: report.first.as_ref().map(of_site),
+                undeclared: report.undeclared.as_ref().map(|undeclared| undeclared.start),
+            };
+            if launch.reported.contains(&reported) {
                 return;
             }
-            launch.reported.push(key);
+            launch.reported.push(reported);
             report.second = self.placed(report.second, report.address);
         }
         if self.verdict.reports.len() < Verdict::MAX_REPORTS {

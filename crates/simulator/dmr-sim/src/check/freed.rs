@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::check::report::{Report, ReportKind, Site};
+use crate::access::range::AddressRange;
+use crate::access::site::Site;
+use crate::check::report::{Report, ReportKind};
 
 /// Freed blocks by address. If a part of a block is allocated again, the rest stays.
 #[derive(Default)]
@@ -20,17 +22,18 @@ struct Rest {
 }
 
 impl Freed {
-    /// Adds a block of `bytes` bytes at `at`.
-    pub(crate) fn add(&mut self, at: u64, bytes: u64, freed_by: Site, tag: Option<Arc<str>>) {
-        self.carve(at, bytes);
-        self.0.insert(at, Rest { bytes, block: at, freed_by, tag });
+    /// Adds a block.
+    pub(crate) fn add(&mut self, block: AddressRange, freed_by: Site, tag: Option<Arc<str>>) {
+        self.remove_range(block);
+        let at = block.start();
+        self.0.insert(at, Rest { bytes: block.len(), block: at, freed_by, tag });
     }
 
     /// Removes a range, which is allocated again or not needed any more.
-    pub(crate) fn carve(&mut self, at: u64, bytes: u64) {
-        self.cut(at);
-        self.cut(at + bytes);
-        while let Some((&start, _)) = self.0.range(at..at + bytes).next() {
+    pub(crate) fn remove_range(&mut self, range: AddressRange) {
+        self.cut(range.start());
+        self.cut(range.end());
+        while let Some((&start, _)) = self.0.range(range.start()..range.end()).next() {
             self.0.remove(&start);
         }
     }
@@ -42,19 +45,20 @@ impl Freed {
         let kind = if again.is_some() { ReportKind::DoubleFree } else { ReportKind::UnknownFree };
         Report::new(kind, by)
             .after(again.map(|rest| rest.freed_by.clone()))
-            .about(device, at, again.map_or(0, |rest| rest.bytes))
+            .about(device, AddressRange::new(at, again.map_or(0, |rest| rest.bytes)))
             .tagged(again.and_then(|rest| rest.tag.clone()))
     }
 
-    /// Returns the finding of an access of `bytes` bytes at `at`, where no block is live: after a
-    /// free, or outside of any allocation.
-    pub(crate) fn bad_use(&self, at: u64, bytes: u64, by: Site, device: Option<usize>) -> Report {
+    /// Returns the finding of an access where no block is live: after a free, or outside of any
+    /// allocation.
+    pub(crate) fn bad_use(&self, used: AddressRange, by: Site, device: Option<usize>) -> Report {
+        let at = used.start();
         let before = self.0.range(..=at).next_back();
         let gone = before.filter(|(start, rest)| at - **start < rest.bytes).map(|(_, rest)| rest);
         let kind = if gone.is_some() { ReportKind::UseAfterFree } else { ReportKind::OutOfBounds };
         Report::new(kind, by)
             .after(gone.map(|rest| rest.freed_by.clone()))
-            .about(device, at, bytes)
+            .about(device, used)
             .tagged(gone.and_then(|rest| rest.tag.clone()))
     }
 

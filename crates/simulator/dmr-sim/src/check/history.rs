@@ -11,77 +11,13 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::access::clock::{Clock, Epoch};
-use crate::check::declared::Declaration;
-use crate::check::report::{GraphNode, ReportKind, Site};
+use crate::access::origin::Access;
+use crate::access::origin::AccessKind;
+use crate::access::range::AddressRange;
+use crate::access::site::Site;
+use crate::check::report::ReportKind;
 use crate::check::words::Wait;
-use crate::host::label::CallStack;
 use crate::memory::mapping::Reach;
-
-/// An operation in the history and in reports.
-#[derive(Clone)]
-pub(crate) struct Access {
-    pub(crate) epoch: Epoch,
-    pub(crate) origin: Arc<Origin>,
-    pub(crate) kind: AccessKind,
-}
-
-/// The kind of an access. Two that are not plain never race with each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AccessKind {
-    Plain,
-    /// An atomic operation of a kernel.
-    Atomic,
-    /// A stream memory operation.
-    Word,
-}
-
-/// The name of an operation and the place of its submission.
-#[derive(Clone, Debug)]
-pub(crate) struct Origin {
-    pub(crate) operation: Arc<str>,
-    pub(crate) label: Option<Arc<str>>,
-    pub(crate) stack: Option<Arc<CallStack>>,
-    /// The node of a graph, and the launch of the graph.
-    pub(crate) node: Option<(GraphNode, Epoch)>,
-    /// The declaration of the launch that it belongs to.
-    pub(crate) declaration: Option<Arc<Declaration>>,
-}
-
-impl Origin {
-    pub(crate) fn site(&self, epoch: Option<Epoch>) -> Site {
-        // The streams on which a graph's nodes run are no streams of the program.
-        let epoch = self.node.map_or(epoch, |(_, launch)| Some(launch));
-        Site {
-            node: self.node.map(|(node, _)| node),
-            operation: self.operation.clone(),
-            stream: epoch.map(|epoch| epoch.stream),
-            op: epoch.map_or(0, |epoch| epoch.seq),
-            label: self.label.clone(),
-            place: None,
-            source: None,
-            stack: self.stack.clone(),
-        }
-    }
-}
-
-impl Access {
-    pub(crate) fn new(epoch: Epoch, origin: Arc<Origin>) -> Self {
-        Self { epoch, origin, kind: AccessKind::Plain }
-    }
-
-    /// Returns the atomic access of the same operation.
-    pub(crate) fn as_atomic(&self) -> Self {
-        Self { kind: AccessKind::Atomic, ..self.clone() }
-    }
-
-    pub(crate) fn site(&self) -> Site {
-        self.origin.site(Some(self.epoch))
-    }
-
-    fn is_plain(&self) -> bool {
-        self.kind == AccessKind::Plain
-    }
-}
 
 /// The operations that come before an operation.
 #[derive(Clone, Copy)]
@@ -108,13 +44,17 @@ impl Before<'_> {
 pub(crate) struct Check<'a> {
     pub(crate) access: &'a Access,
     pub(crate) before: Before<'a>,
-    pub(crate) writes: bool,
     /// The permitted accesses.
     pub(crate) reach: Reach<'a>,
 }
 
-/// A finding: its kind, the other operation, and the range of bytes.
-pub(crate) type Finding = (ReportKind, Option<Site>, u64, u64);
+/// A finding about an access.
+pub(crate) struct Finding {
+    pub(crate) kind: ReportKind,
+    /// The other operation.
+    pub(crate) first: Option<Site>,
+    pub(crate) bytes: AddressRange,
+}
 
 /// Disjoint ranges of bytes that were accessed since they were allocated.
 #[derive(Default)]
@@ -157,20 +97,20 @@ impl Content {
 }
 
 impl History {
-    /// Checks an access of the bytes from `at` to `end`, adds it, and returns the first finding
-    /// of each kind: one operation is one mistake. `known`: whether bytes that no device
-    /// operation has accessed are initialised.
+    /// Checks an access, adds it, and returns the first finding of each kind: one operation is
+    /// one mistake. `known`: whether bytes that no device operation has accessed are initialised.
     pub(crate) fn access(
         &mut self,
-        at: u64,
-        end: u64,
+        range: AddressRange,
         check: &Check<'_>,
         known: bool,
     ) -> SmallVec<[Finding; 2]> {
         let mut findings: SmallVec<[Finding; 2]> = SmallVec::new();
+        let at = range.start();
+        let end = range.end();
         self.cut(at);
         self.cut(end);
-        let replaces = check.writes && check.access.is_plain();
+        let replaces = check.access.kind == AccessKind::Write;
         let mut cursor = at;
         let mut segments = 0;
         while cursor < end {
@@ -185,8 +125,9 @@ impl History {
             }
             let Some(segment) = self.segments.get_mut(&cursor) else { break };
             segment.check(cursor, check, |kind, first| {
-                if findings.iter().all(|(other, ..)| *other != kind) {
-                    findings.push((kind, first, cursor, segment.end));
+                if findings.iter().all(|other| other.kind != kind) {
+                    let bytes = AddressRange::between(cursor, segment.end);
+                    findings.push(Finding { kind, first, bytes });
                 }
             });
             if !replaces {
@@ -217,22 +158,21 @@ impl History {
     /// Returns the first use in the range that the clock does not cover, and its bytes.
     pub(crate) fn first_unordered(
         &self,
-        at: u64,
-        bytes: u64,
+        range: AddressRange,
         before: Before<'_>,
-    ) -> Option<(u64, u64, &Access)> {
-        self.segments.range(at..at + bytes).find_map(|(&start, segment)| {
+    ) -> Option<(AddressRange, &Access)> {
+        self.segments.range(range.start()..range.end()).find_map(|(&start, segment)| {
             let mut uses = segment.write.iter().chain(&segment.atomics).chain(&segment.reads);
-            let used = uses.find(|used| !before.covers(used.epoch))?;
-            Some((start, segment.end, used))
+            let used = uses.find(|used| !before.covers(used.epoch()))?;
+            Some((AddressRange::between(start, segment.end), used))
         })
     }
 
     /// Removes the history of the bytes, whose new owner need not be ordered after it.
-    pub(crate) fn forget(&mut self, at: u64, bytes: u64) {
-        self.cut(at);
-        self.cut(at + bytes);
-        self.remove(at, at + bytes);
+    pub(crate) fn clear(&mut self, range: AddressRange) {
+        self.cut(range.start());
+        self.cut(range.end());
+        self.remove(range.start(), range.end());
     }
 
     fn remove(&mut self, at: u64, end: u64) {
@@ -243,14 +183,15 @@ impl History {
 
     /// Marks the bytes as not written, or as stored with a value that nothing has written; their
     /// history stays.
-    pub(crate) fn undefine(&mut self, at: u64, bytes: u64, store: Option<&Site>) {
+    pub(crate) fn undefine(&mut self, range: AddressRange, store: Option<&Site>) {
+        let at = range.start();
         let content = match store.cloned() {
             Some(site) => Content::Undefined(Arc::new(UndefinedStore { site, at })),
             None => Content::Unwritten,
         };
         self.cut(at);
-        self.cut(at + bytes);
-        for (_, segment) in self.segments.range_mut(at..at + bytes) {
+        self.cut(range.end());
+        for (_, segment) in self.segments.range_mut(at..range.end()) {
             segment.content = content.clone();
         }
     }
@@ -279,19 +220,22 @@ impl Segment {
         mut found: impl FnMut(ReportKind, Option<Site>),
     ) {
         let unordered = |access: &&Access| {
-            let can_race = access.is_plain() || check.access.is_plain();
-            can_race && !check.before.covers(access.epoch)
+            let can_race = access.kind.is_plain() || check.access.kind.is_plain();
+            can_race && !check.before.covers(access.epoch())
         };
         let is_written = matches!(self.content, Content::Written);
-        if !is_written && !check.writes && !check.before.is_open() {
+        if !is_written && !check.access.kind.writes() && !check.before.is_open() {
             found(ReportKind::Uninitialised, self.undefined_store(start));
         }
         if let Some(write) = self.write.iter().chain(&self.atomics).find(unordered) {
-            let kind =
-                if check.writes { ReportKind::WriteAfterWrite } else { ReportKind::ReadAfterWrite };
+            let kind = if check.access.kind.writes() {
+                ReportKind::WriteAfterWrite
+            } else {
+                ReportKind::ReadAfterWrite
+            };
             found(kind, Some(write.site()));
         }
-        if check.writes
+        if check.access.kind.writes()
             && let Some(read) = self.reads.iter().find(unordered)
         {
             found(ReportKind::WriteAfterRead, Some(read.site()));
@@ -313,17 +257,17 @@ impl Segment {
     /// Adds an access that is not a plain write.
     fn record(&mut self, check: &Check<'_>) {
         let access = check.access;
-        let stream = check.access.epoch.stream;
-        if check.writes {
+        let stream = access.epoch().stream;
+        if access.kind.writes() {
             self.content = Content::Written;
-            match self.atomics.iter_mut().find(|write| write.epoch.stream == stream) {
+            match self.atomics.iter_mut().find(|write| write.epoch().stream == stream) {
                 Some(latest) => *latest = access.clone(),
                 None => self.atomics.push(access.clone()),
             }
             return;
         }
         let replaced = |read: &&mut Access| {
-            read.epoch.stream == stream && read.is_plain() == access.is_plain()
+            read.epoch().stream == stream && read.kind.is_plain() == access.kind.is_plain()
         };
         match self.reads.iter_mut().find(replaced) {
             Some(latest) => *latest = access.clone(),

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::check::declared::{Block, OwnedBlock};
+use crate::access::range::AddressRange;
+use crate::access::site::Site;
 use crate::check::freed::Freed;
-use crate::check::report::{Report, ReportKind, Site};
-use crate::machine::leaks::leak;
+use crate::check::report::{Report, ReportKind};
 
 /// Heaps that do not overlap, by address.
 #[derive(Default)]
@@ -22,12 +22,21 @@ struct Heap {
 
 /// A block that a pool has allocated.
 struct Region {
-    bytes: u64,
-    tag: Option<Arc<str>>,
-    block: Block,
+    block: LibraryBlock,
     made_by: Site,
     /// The heaps of pools whose upstream has allocated this region.
     heaps: Heaps,
+}
+
+/// A block of a library: a region of a pool, or an allocation that the library has named.
+#[derive(Clone, Debug)]
+pub(crate) struct LibraryBlock {
+    pub(crate) range: AddressRange,
+    /// Its number in messages; 0 if it has none.
+    pub(crate) number: u64,
+    /// The declaration that was in force for the thread that has allocated it; 0 if none was.
+    pub(crate) during: u64,
+    pub(crate) tag: Option<Arc<str>>,
 }
 
 /// The state of an address, by the innermost heap that contains it.
@@ -44,9 +53,9 @@ impl Heaps {
     /// Adds a heap: memory from upstream, or from a region of another pool.
     pub(crate) fn create(&mut self, at: u64, bytes: u64) {
         let bytes = bytes.min(u64::MAX - at);
-        let holds = |start: u64, region: &Region| at + bytes <= start + region.bytes;
+        let holds = |start: u64, region: &Region| at + bytes <= start + region.bytes();
         if let Some(level) = self.level(at, &holds) {
-            level.remove(at, bytes);
+            level.remove_range(AddressRange::new(at, bytes));
             let regions = BTreeMap::new();
             let freed = Freed::default();
             level.0.insert(at, Heap { bytes, regions, freed });
@@ -61,10 +70,9 @@ impl Heaps {
     }
 
     /// Removes heaps that overlap the range.
-    pub(crate) fn remove(&mut self, at: u64, bytes: u64) {
-        let end = at.saturating_add(bytes);
-        while let Some((&start, heap)) = self.0.range(..end).next_back()
-            && start + heap.bytes > at
+    pub(crate) fn remove_range(&mut self, range: AddressRange) {
+        while let Some((&start, heap)) = self.0.range(..range.end()).next_back()
+            && start + heap.bytes > range.start()
         {
             self.0.remove(&start);
         }
@@ -74,27 +82,28 @@ impl Heaps {
     /// another region.
     pub(crate) fn allocate(
         &mut self,
-        owned: OwnedBlock,
+        block: LibraryBlock,
         by: Site,
         device: Option<usize>,
     ) -> Option<Report> {
-        let OwnedBlock { block, start: at, end, tag } = owned;
-        let bytes = end - at;
-        let bad = |first, tag, by| {
-            let found = Report::new(ReportKind::BadRegion, by).after(first);
-            Some(found.about(device, at, bytes).tagged(tag))
+        let at = block.range.start();
+        let bytes = block.range.len();
+        let tag = block.tag.clone();
+        let bad = |first, by| {
+            let found = Report::new(ReportKind::BadRegion, by).after(first).tagged(tag);
+            Some(found.about(device, block.range))
         };
-        let Some((start, heap)) = self.innermost(at) else { return bad(None, tag, by) };
+        let Some((start, heap)) = self.innermost(at) else { return bad(None, by) };
         if bytes > heap.bytes - (at - start) {
-            return bad(None, tag, by);
+            return bad(None, by);
         }
         let last = heap.regions.range(..at + bytes.max(1)).next_back();
-        let taken = last.filter(|(start, region)| **start + region.bytes.max(1) > at);
+        let taken = last.filter(|(start, region)| **start + region.bytes().max(1) > at);
         if let Some((_, region)) = taken {
-            return bad(Some(region.made_by.clone()), tag, by);
+            return bad(Some(region.made_by.clone()), by);
         }
-        heap.freed.carve(at, bytes);
-        heap.regions.insert(at, Region { bytes, tag, block, made_by: by, heaps: Heaps::default() });
+        heap.freed.remove_range(block.range);
+        heap.regions.insert(at, Region { block, made_by: by, heaps: Heaps::default() });
         None
     }
 
@@ -113,9 +122,9 @@ impl Heaps {
             return Err(Box::new(Freed::default().bad_free(at, by, device)));
         };
         match heap.regions.remove(&at) {
-            Some(Region { bytes, tag, .. }) => {
-                heap.freed.add(at, bytes, by, tag.clone());
-                Ok((bytes, tag))
+            Some(Region { block: LibraryBlock { range, tag, .. }, .. }) => {
+                heap.freed.add(range, by, tag.clone());
+                Ok((range.len(), tag))
             }
             None => Err(Box::new(heap.freed.bad_free(at, by, device))),
         }
@@ -124,7 +133,7 @@ impl Heaps {
     /// Names the innermost region that starts at `at`, if there is one.
     pub(crate) fn name(&mut self, at: u64, tag: &Arc<str>) -> bool {
         let region = self.innermost(at).and_then(|(_, heap)| heap.regions.get_mut(&at));
-        region.map(|region| region.tag = Some(tag.clone())).is_some()
+        region.map(|region| region.block.tag = Some(tag.clone())).is_some()
     }
 
     /// Returns the state of the byte at `at`.
@@ -135,7 +144,7 @@ impl Heaps {
         };
         match region.heaps.owner(at) {
             AddressState::NoHeap => {
-                AddressState::Region { end: start + region.bytes, tag: region.tag.as_ref() }
+                AddressState::Region { end: start + region.bytes(), tag: region.block.tag.as_ref() }
             }
             inner => inner,
         }
@@ -144,26 +153,22 @@ impl Heaps {
     /// Calls `visit` with a leak for each region without heaps inside.
     pub(crate) fn each_block(&self, visit: &mut dyn FnMut(Report)) {
         for heap in self.0.values() {
-            for (&start, region) in &heap.regions {
+            for region in heap.regions.values() {
                 if !region.heaps.0.is_empty() {
                     region.heaps.each_block(visit);
                     continue;
                 }
-                let tag = region.tag.clone();
-                visit(Report { tag, ..leak(start, region.bytes, region.made_by.clone()) });
+                let tag = region.block.tag.clone();
+                visit(Report::leak(region.block.range, region.made_by.clone()).tagged(tag));
             }
         }
     }
 
     /// Returns the innermost region that contains `at`.
-    pub(crate) fn region_around(&self, at: u64) -> Option<OwnedBlock> {
+    pub(crate) fn region_around(&self, at: u64) -> Option<LibraryBlock> {
         let (_, heap) = around(&self.0, at)?;
-        let (start, region) = around(&heap.regions, at)?;
-        region.heaps.region_around(at).or_else(|| {
-            let end = start + region.bytes;
-            let tag = region.tag.clone();
-            Some(OwnedBlock { block: region.block, start, end, tag })
-        })
+        let (_, region) = around(&heap.regions, at)?;
+        region.heaps.region_around(at).or_else(|| Some(region.block.clone()))
     }
 
     /// Returns the innermost heap that contains `at`, and its start.
@@ -206,7 +211,7 @@ impl Extent for Heap {
 
 impl Extent for Region {
     fn bytes(&self) -> u64 {
-        self.bytes
+        self.block.range.len()
     }
 }
 

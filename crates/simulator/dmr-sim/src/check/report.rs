@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::access::recording::KernelSite;
-use crate::check::declared::{self, Undeclared};
-use crate::host::label::CallStack;
+use crate::access::range::AddressRange;
+use crate::check::undeclared::{Undeclared, name};
+
+use crate::access::site::Site;
 
 /// A finding of the simulator.
 #[derive(Clone, Debug)]
@@ -34,23 +35,26 @@ pub struct Report {
 impl Report {
     /// Makes a finding about the later operation alone, and about no memory.
     pub(crate) const fn new(kind: ReportKind, second: Site) -> Self {
-        let address = 0;
-        let bytes = 0;
         Self {
             kind,
             first: None,
             second,
             device: None,
-            address,
-            bytes,
+            address: 0,
+            bytes: 0,
             tag: None,
             undeclared: None,
         }
     }
 
+    /// Makes the finding of memory that was not freed, on no device.
+    pub(crate) fn leak(memory: AddressRange, made_by: Site) -> Self {
+        Self::new(ReportKind::Leak, made_by).about(None, memory)
+    }
+
     /// Sets the memory that the finding is about.
-    pub(crate) fn about(self, device: Option<usize>, address: u64, bytes: u64) -> Self {
-        Self { device, address, bytes, ..self }
+    pub(crate) fn about(self, device: Option<usize>, memory: AddressRange) -> Self {
+        Self { device, address: memory.start(), bytes: memory.len(), ..self }
     }
 
     /// Sets the earlier operation.
@@ -61,6 +65,11 @@ impl Report {
     /// Sets the name of the memory.
     pub(crate) fn tagged(self, tag: Option<Arc<str>>) -> Self {
         Self { tag, ..self }
+    }
+
+    /// Sets the access that the launch has not declared.
+    pub(crate) fn undeclared(self, found: Undeclared) -> Self {
+        Self { undeclared: Some(Box::new(found)), ..self }
     }
 }
 
@@ -116,74 +125,117 @@ pub enum ReportKind {
     Leak,
 }
 
+/// What is said about the findings of a kind.
+pub(crate) struct KindInfo {
+    pub(crate) kind: ReportKind,
+    /// The variant in lower case, with `-` between its words.
+    pub(crate) name: &'static str,
+    sentence: &'static str,
+    /// True if it is about the order of two operations.
+    is_race: bool,
+}
+
+const fn race(kind: ReportKind, name: &'static str, sentence: &'static str) -> KindInfo {
+    KindInfo { kind, name, sentence, is_race: true }
+}
+
+const fn error(kind: ReportKind, name: &'static str, sentence: &'static str) -> KindInfo {
+    KindInfo { kind, name, sentence, is_race: false }
+}
+
+/// The kinds, each at the index that its variant has.
+pub(crate) const KINDS: [KindInfo; 21] = [
+    race(
+        ReportKind::ReadAfterWrite,
+        "read-after-write",
+        "read-after-write race: the read is not ordered after the write",
+    ),
+    race(
+        ReportKind::WriteAfterRead,
+        "write-after-read",
+        "write-after-read race: the write is not ordered after the read",
+    ),
+    race(
+        ReportKind::WriteAfterWrite,
+        "write-after-write",
+        "write-after-write race: the second write is not ordered after the first",
+    ),
+    race(
+        ReportKind::UseBeforeAllocation,
+        "use-before-allocation",
+        "use before allocation: the use is not ordered after the allocation",
+    ),
+    race(
+        ReportKind::FreeBeforeUse,
+        "free-before-use",
+        "free before use: the free is not ordered after the use",
+    ),
+    error(ReportKind::UseAfterFree, "use-after-free", "use after free"),
+    error(ReportKind::DoubleFree, "double-free", "double free"),
+    error(ReportKind::UnknownFree, "unknown-free", "free of memory that was never allocated"),
+    error(ReportKind::Uninitialised, "uninitialised", "read of memory that was never written"),
+    error(ReportKind::OutOfBounds, "out-of-bounds", "access out of bounds"),
+    error(
+        ReportKind::OutsideFootprint,
+        "outside-footprint",
+        "a kernel accessed memory that its launch did not declare",
+    ),
+    error(
+        ReportKind::UndeclaredWrite,
+        "undeclared-write",
+        "undeclared write: the launch did not declare this",
+    ),
+    error(
+        ReportKind::UndeclaredRead,
+        "undeclared-read",
+        "undeclared read: the launch did not declare this",
+    ),
+    error(
+        ReportKind::NoPeerAccess,
+        "no-peer-access",
+        "access to another device without peer access",
+    ),
+    error(ReportKind::KernelFault, "kernel-fault", "a kernel has failed"),
+    error(ReportKind::KernelPanicked, "kernel-panicked", "a registered kernel body panicked"),
+    error(
+        ReportKind::BadRegion,
+        "bad-region",
+        "a pool allocated memory that is not its own, or in use",
+    ),
+    race(
+        ReportKind::UnmapBeforeUse,
+        "unmap-before-use",
+        "unmap before use: the host has not waited for the use",
+    ),
+    error(ReportKind::NoAccess, "no-access", "access to mapped memory without the right to it"),
+    error(
+        ReportKind::EndlessWait,
+        "endless-wait",
+        "a stream waits for a word that is never written",
+    ),
+    error(ReportKind::Leak, "leak", "memory was never freed"),
+];
+
+const _: () = {
+    let mut index = 0;
+    while index < KINDS.len() {
+        assert!(KINDS[index].kind as usize == index);
+        index += 1;
+    }
+};
+
 /// The kind of this name: that of the variant in lower case, with `-` between its words.
 impl std::str::FromStr for ReportKind {
     type Err = ();
 
     fn from_str(name: &str) -> Result<Self, ()> {
-        let found = KINDS.iter().find(|(known, _)| *known == name);
-        found.map(|(_, kind)| *kind).ok_or(())
+        KINDS.iter().find(|known| known.name == name).map(|known| known.kind).ok_or(())
     }
 }
 
-/// The kinds by name.
-pub(crate) const KINDS: [(&str, ReportKind); 21] = [
-    ("read-after-write", ReportKind::ReadAfterWrite),
-    ("write-after-read", ReportKind::WriteAfterRead),
-    ("write-after-write", ReportKind::WriteAfterWrite),
-    ("use-before-allocation", ReportKind::UseBeforeAllocation),
-    ("free-before-use", ReportKind::FreeBeforeUse),
-    ("use-after-free", ReportKind::UseAfterFree),
-    ("double-free", ReportKind::DoubleFree),
-    ("unknown-free", ReportKind::UnknownFree),
-    ("uninitialised", ReportKind::Uninitialised),
-    ("out-of-bounds", ReportKind::OutOfBounds),
-    ("outside-footprint", ReportKind::OutsideFootprint),
-    ("undeclared-write", ReportKind::UndeclaredWrite),
-    ("undeclared-read", ReportKind::UndeclaredRead),
-    ("no-peer-access", ReportKind::NoPeerAccess),
-    ("kernel-fault", ReportKind::KernelFault),
-    ("kernel-panicked", ReportKind::KernelPanicked),
-    ("bad-region", ReportKind::BadRegion),
-    ("unmap-before-use", ReportKind::UnmapBeforeUse),
-    ("no-access", ReportKind::NoAccess),
-    ("endless-wait", ReportKind::EndlessWait),
-    ("leak", ReportKind::Leak),
-];
-
 impl ReportKind {
-    fn sentence(self) -> &'static str {
-        match self {
-            Self::ReadAfterWrite => {
-                "read-after-write race: the read is not ordered after the write"
-            }
-            Self::WriteAfterRead => {
-                "write-after-read race: the write is not ordered after the read"
-            }
-            Self::WriteAfterWrite => {
-                "write-after-write race: the second write is not ordered after the first"
-            }
-            Self::UseBeforeAllocation => {
-                "use before allocation: the use is not ordered after the allocation"
-            }
-            Self::FreeBeforeUse => "free before use: the free is not ordered after the use",
-            Self::UseAfterFree => "use after free",
-            Self::DoubleFree => "double free",
-            Self::UnknownFree => "free of memory that was never allocated",
-            Self::Uninitialised => "read of memory that was never written",
-            Self::OutOfBounds => "access out of bounds",
-            Self::OutsideFootprint => "a kernel accessed memory that its launch did not declare",
-            Self::UndeclaredWrite => "undeclared write: the launch did not declare this",
-            Self::UndeclaredRead => "undeclared read: the launch did not declare this",
-            Self::NoPeerAccess => "access to another device without peer access",
-            Self::KernelFault => "a kernel has failed",
-            Self::KernelPanicked => "a registered kernel body panicked",
-            Self::BadRegion => "a pool allocated memory that is not its own, or in use",
-            Self::UnmapBeforeUse => "unmap before use: the host has not waited for the use",
-            Self::NoAccess => "access to mapped memory without the right to it",
-            Self::EndlessWait => "a stream waits for a word that is never written",
-            Self::Leak => "memory was never freed",
-        }
+    const fn info(self) -> &'static KindInfo {
+        &KINDS[self as usize]
     }
 
     /// Returns the name of the operation of a finding that has only one.
@@ -201,15 +253,7 @@ impl ReportKind {
     /// Returns whether this is about the order of two operations.
     #[must_use]
     pub const fn is_race(self) -> bool {
-        matches!(
-            self,
-            Self::ReadAfterWrite
-                | Self::WriteAfterRead
-                | Self::WriteAfterWrite
-                | Self::UseBeforeAllocation
-                | Self::FreeBeforeUse
-                | Self::UnmapBeforeUse
-        )
+        self.info().is_race
     }
 }
 
@@ -220,14 +264,14 @@ impl fmt::Display for Report {
             (ReportKind::Uninitialised, Some(_)) => {
                 "read of a value that was stored, but never written"
             }
-            _ => kind.sentence(),
+            _ => kind.info().sentence,
         })?;
         if *address != 0 {
             write!(f, ": {bytes} bytes at {address:#x}")?;
             let number = self.undeclared.as_ref().map_or(0, |undeclared| undeclared.block);
             match (&self.tag, number) {
                 (None, 0) => {}
-                (tag, number) => write!(f, " ({})", declared::name(tag.as_deref(), number))?,
+                (tag, number) => write!(f, " ({})", name(tag.as_deref(), number))?,
             }
             match self.device {
                 Some(device) => write!(f, " of device {device}")?,
@@ -244,99 +288,6 @@ impl fmt::Display for Report {
             Some(first) => write!(f, "\n  first:  {first}\n  second: {}", self.second),
             None => write!(f, "\n  {}: {}", kind.only_side(), self.second),
         }
-    }
-}
-
-/// A node of a graph that was launched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct GraphNode {
-    /// Its number among the nodes of the graph, from 1, in the order in which they were made or
-    /// captured.
-    pub number: u32,
-    /// The stream that captured it, numbered as in [`Site::stream`]; `None` if it was made by a
-    /// call.
-    pub captured_on: Option<u32>,
-}
-
-/// One side of a finding: an operation and where it was submitted.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Site {
-    /// The operation: "memset", "copy", "kernel saxpy", "allocate", "free".
-    pub operation: Arc<str>,
-    /// The stream it was submitted to (0 is the first that the universe created, legacy streams
-    /// included); `None` for calls that name no stream.
-    pub stream: Option<u32>,
-    /// Its number on that stream, from 1; 0 for calls that name no stream.
-    pub op: u64,
-    /// The node, if the operation is a node of a graph; stream and number are those of the launch
-    /// of the graph.
-    pub node: Option<GraphNode>,
-    /// The thread's [`label`](crate::label()) at submission.
-    pub label: Option<Arc<str>>,
-    /// The place in the kernel, of an access that a kernel body has named one for
-    /// ([`KernelMemory::at`](crate::KernelMemory::at)). Only the later operation of a finding has
-    /// one, and the store of a value that nothing has written.
-    pub place: Option<KernelSite>,
-    /// The file and line of the source of that place, if PTX has them.
-    pub source: Option<Arc<str>>,
-    pub(crate) stack: Option<Arc<CallStack>>,
-}
-
-impl Site {
-    /// The source line that submitted it: known with
-    /// [`capture_call_sites`](crate::UniverseBuilder::capture_call_sites).
-    #[must_use]
-    pub fn call_site(&self) -> Option<String> {
-        self.call_stack().into_iter().next()
-    }
-
-    /// The source lines of the program on the way to the operation, the innermost first: all of
-    /// them with [`capture_call_stacks`](crate::UniverseBuilder::capture_call_stacks), otherwise at
-    /// most one.
-    #[must_use]
-    pub fn call_stack(&self) -> Vec<String> {
-        self.stack.as_ref().map_or_else(Vec::new, |stack| stack.call_sites())
-    }
-}
-
-impl fmt::Display for Site {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.operation)?;
-        match (self.stream, self.node) {
-            (Some(stream), None) => write!(f, " (operation {} of stream {stream})", self.op)?,
-            (Some(stream), Some(node)) => {
-                let number = node.number;
-                let op = self.op;
-                write!(
-                    f,
-                    " (node {number} of the graph that is operation {op} of stream {stream}"
-                )?;
-                if let Some(captured) = node.captured_on {
-                    write!(f, ", captured on stream {captured}")?;
-                }
-                f.write_str(")")?;
-            }
-            (None, _) => f.write_str(" (on no stream)")?,
-        }
-        if let Some(place) = &self.place {
-            write!(f, ", {place}")?;
-        }
-        if let Some(source) = &self.source {
-            write!(f, " ({source})")?;
-        }
-        if let Some(label) = &self.label {
-            write!(f, ", {label}")?;
-        }
-        let mut places = self.call_stack().into_iter();
-        if let Some(innermost) = places.next() {
-            write!(f, ", at {innermost}")?;
-        }
-        for outer in places {
-            write!(f, "\n    called at {outer}")?;
-        }
-        Ok(())
     }
 }
 

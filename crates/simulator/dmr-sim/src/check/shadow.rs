@@ -11,15 +11,16 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::access::byte_set::ByteSet;
-use crate::check::declared::OwnedBlock;
+use crate::access::origin::AccessKind;
+use crate::access::range::AddressRange;
+use crate::access::site::Site;
 use crate::check::findings::Findings;
 use crate::check::freed::Freed;
-use crate::check::history::{AccessKind, Before, Check, History};
-use crate::check::regions::{AddressState, Heaps};
-use crate::check::report::{Report, ReportKind, Site};
+use crate::check::history::{Before, Check, Finding, History};
+use crate::check::regions::{AddressState, Heaps, LibraryBlock};
+use crate::check::report::{Report, ReportKind};
 use crate::check::words::Words;
-use crate::machine::leaks::leak;
+use crate::kernel::byte_set::ByteSet;
 use crate::memory::address::{ALIGNMENT, device_of, is_virtual};
 use crate::memory::mapping::Mapping;
 use crate::memory::memory_map::{Allocation, MemoryMap};
@@ -35,7 +36,7 @@ pub(crate) struct Shadow {
     freed: Freed,
     heaps: Heaps,
     /// Blocks of a library that are no regions, by their first byte.
-    blocks: BTreeMap<u64, OwnedBlock>,
+    blocks: BTreeMap<u64, LibraryBlock>,
     /// Words that streams write and wait for.
     pub(crate) words: Words,
 }
@@ -44,9 +45,9 @@ impl Shadow {
     /// Adds an allocation. All uses by previous owners of the addresses are complete: the driver
     /// has waited for them.
     pub(crate) fn allocate(&mut self, at: u64, allocation: Allocation) {
-        let bytes = allocation.bytes;
-        self.forget(at, bytes);
-        self.freed.carve(at, bytes);
+        let range = AddressRange::new(at, allocation.bytes);
+        self.clear(range);
+        self.freed.remove_range(range);
         self.map.insert(at, allocation);
     }
 
@@ -59,11 +60,12 @@ impl Shadow {
 
     /// Adds a block of a library that is no region of a pool. It ends when its memory is freed or
     /// unmapped.
-    pub(crate) fn block_allocated(&mut self, block: OwnedBlock) {
+    pub(crate) fn block_allocated(&mut self, block: LibraryBlock) {
+        let at = block.range.start();
         if let Some(tag) = &block.tag {
-            self.map.name(block.start, tag.clone());
+            self.map.name(at, tag.clone());
         }
-        self.blocks.insert(block.start, block);
+        self.blocks.insert(at, block);
     }
 
     /// Removes a block of a library whose memory is not freed.
@@ -73,10 +75,10 @@ impl Shadow {
 
     /// Returns the block of a library that contains `at`: the innermost region, or a block that is
     /// none.
-    pub(crate) fn block_around(&self, at: u64) -> Option<OwnedBlock> {
+    pub(crate) fn block_around(&self, at: u64) -> Option<LibraryBlock> {
         self.heaps.region_around(at).or_else(|| {
             let (_, block) = self.blocks.range(..=at).next_back()?;
-            (at < block.end).then(|| block.clone())
+            (at < block.range.end()).then(|| block.clone())
         })
     }
 
@@ -93,20 +95,22 @@ impl Shadow {
             }
         });
         for block in self.blocks.values() {
-            let Some((_, mapping)) = self.map.mappings.around(block.start) else { continue };
-            if regions.range(block.start..block.end).next().is_none() {
+            let at = block.range.start();
+            let Some((_, mapping)) = self.map.mappings.around(at) else { continue };
+            if regions.range(at..block.range.end()).next().is_none() {
                 let made_by = mapping.origin.site(None);
-                let bytes = block.end - block.start;
-                visit(Report { tag: block.tag.clone(), ..leak(block.start, bytes, made_by) });
+                visit(Report::leak(block.range, made_by).tagged(block.tag.clone()));
             }
         }
     }
 
     /// Returns the extent of the allocation, or of the mapping, that contains `at`.
-    pub(crate) fn extent_around(&self, at: u64) -> (u64, u64) {
-        let mapped = self.map.mappings.around(at).map(|(start, mapping)| (start, mapping.bytes));
-        let found = self.map.allocation_around(at).map(|(start, it)| (start, it.bytes)).or(mapped);
-        found.map_or((at, at), |(start, bytes)| (start, start + bytes))
+    pub(crate) fn extent_around(&self, at: u64) -> AddressRange {
+        let allocated = self.map.allocation_around(at);
+        let allocated = allocated.map(|(start, it)| AddressRange::new(start, it.bytes));
+        let mapped = || self.map.mappings.around(at);
+        let mapped = || mapped().map(|(start, it)| AddressRange::new(start, it.bytes));
+        allocated.or_else(mapped).unwrap_or(AddressRange::new(at, 0))
     }
 
     /// Frees the allocation at `at`, which must be ordered after every use: `clock` has the
@@ -115,18 +119,19 @@ impl Shadow {
         let Some(allocation) = self.map.remove(at) else {
             return out.push(self.bad_free(at, by));
         };
+        let range = AddressRange::new(at, allocation.bytes);
         if let Some(made) = allocation.made.as_ref().filter(|made| !before.covers(made.epoch)) {
             let kind = ReportKind::UseBeforeAllocation;
-            out.push(found(kind, Some(made.site()), by.clone(), &allocation, at));
+            let report = Report::new(kind, by.clone()).after(Some(made.site()));
+            out.push(report.about_allocation(&allocation, range));
         }
-        if let Some((from, to, used)) = self.history.first_unordered(at, allocation.bytes, before) {
+        if let Some((bytes, used)) = self.history.first_unordered(range, before) {
             let kind = ReportKind::FreeBeforeUse;
-            let mut report = found(kind, Some(used.site()), by.clone(), &allocation, from);
-            report.bytes = to - from;
-            out.push(report);
+            let report = Report::new(kind, by.clone()).after(Some(used.site()));
+            out.push(report.about_allocation(&allocation, bytes));
         }
-        self.forget(at, allocation.bytes);
-        self.freed.add(at, allocation.bytes, by, allocation.tag.clone());
+        self.clear(range);
+        self.freed.add(range, by, allocation.tag.clone());
     }
 
     /// Reports a free of `at`, which is no block.
@@ -135,57 +140,59 @@ impl Shadow {
     }
 
     /// Removes freed memory whose addresses are returned to the system.
-    pub(crate) fn forget_freed(&mut self, at: u64, bytes: u64) {
-        self.freed.carve(at, bytes);
+    pub(crate) fn clear_freed(&mut self, range: AddressRange) {
+        self.freed.remove_range(range);
     }
 
-    /// Checks an access of `bytes` bytes at `at`, and adds it to the history if it `happens`.
+    /// Checks an access of the bytes, and adds it to the history if it `happens`.
     pub(crate) fn access(
         &mut self,
-        at: u64,
-        bytes: u64,
+        range: AddressRange,
         check: &Check<'_>,
         happens: bool,
         out: &mut Findings,
     ) {
-        if bytes == 0 {
+        if range.is_empty() {
             return;
         }
-        let Some((end, tag)) = self.check_bounds(at, bytes, check, out) else { return };
+        let Some((range, tag)) = self.check_bounds(range, check, out) else { return };
         if !happens {
             return;
         }
-        self.compare(at, end, check, out);
+        self.compare(range, check, out);
+        let at = range.start();
         let device = self.map.device_at(at);
         // The program can write pinned memory without a call.
         let known = device.is_none();
         let mut reported: SmallVec<[ReportKind; 2]> = SmallVec::new();
-        for piece in self.map.mappings.pieces(at, end - at) {
-            let from = piece.physical;
-            for (kind, first, from, to) in
-                self.history.access(from, from + piece.bytes, check, known)
-            {
+        for piece in self.map.mappings.pieces(at, range.len()) {
+            let physical = AddressRange::new(piece.physical, piece.bytes);
+            for Finding { kind, first, bytes } in self.history.access(physical, check, known) {
                 // One operation is one mistake, in however many pieces its memory is.
                 if reported.contains(&kind) {
                     continue;
                 }
                 reported.push(kind);
-                let address = piece.at + (from - piece.physical);
+                let address = piece.at + (bytes.start() - piece.physical);
                 let found = Report::new(kind, check.access.site()).after(first);
-                out.push(found.about(device, address, to - from).tagged(tag.clone()));
+                let bytes = AddressRange::new(address, bytes.len());
+                out.push(found.about(device, bytes).tagged(tag.clone()));
             }
-            if check.writes && check.access.kind != AccessKind::Word {
-                self.words.overwritten(piece.physical, piece.bytes, check);
+            if check.access.kind.writes() && check.access.kind != AccessKind::WordWrite {
+                self.words.overwritten(physical, check.access.epoch(), check.before.clock);
             }
         }
-        self.map.mappings.note(at, end - at, check.access, check.writes);
+        self.map.mappings.record_use(range, check.access);
     }
 
-    /// Returns how many of `bytes` recorded bytes at `at` are of one block: they are checked as one
-    /// access. The rest belongs to the next block, unless one access crosses the end of this one,
-    /// or nothing is live behind it.
-    pub(crate) fn part(&self, at: u64, bytes: u64, straddled: &ByteSet) -> u64 {
-        let end = at + bytes;
+    /// Returns the length of the prefix of the range that lies in one allocation and is checked as
+    /// one access. A recording joins bytes that lie side by side, so what ends one allocation and
+    /// begins the next is cut apart here, unless one access of the kernel crosses the border or
+    /// nothing is live behind it.
+    pub(crate) fn prefix_in_one_block(&self, range: AddressRange, crossed: &ByteSet) -> u64 {
+        let at = range.start();
+        let bytes = range.len();
+        let end = range.end();
         let block_end = match self.heaps.owner(at) {
             AddressState::Region { end, .. } => Some(end),
             AddressState::NoRegion(_) => None,
@@ -206,7 +213,7 @@ impl Shadow {
                 _ => return bytes,
             },
         };
-        let crosses = next.is_multiple_of(ALIGNMENT) && straddled.contains(next / ALIGNMENT);
+        let crosses = next.is_multiple_of(ALIGNMENT) && crossed.contains(next / ALIGNMENT);
         // Mappings side by side are one memory, until a region ends.
         let is_joined = is_virtual(at) && matches!(self.heaps.owner(at), AddressState::NoHeap);
         if crosses && !is_joined { bytes } else { next - at }
@@ -224,28 +231,29 @@ impl Shadow {
 
     /// Adds a mapping at reserved addresses.
     pub(crate) fn map(&mut self, at: u64, mapping: Mapping) {
-        self.freed.carve(at, mapping.bytes);
+        self.freed.remove_range(AddressRange::new(at, mapping.bytes));
         self.map.mappings.insert(at, mapping);
     }
 
     /// Removes the mapping at `at`; a report of a later access names the operation.
     pub(crate) fn unmap(&mut self, at: u64, by: Site) {
         if let Some(mapping) = self.map.mappings.remove(at) {
-            self.forget_blocks(at, mapping.bytes);
-            self.freed.add(at, mapping.bytes, by, None);
+            let range = AddressRange::new(at, mapping.bytes);
+            self.remove_blocks(range);
+            self.freed.add(range, by, None);
         }
     }
 
     /// Removes the history of physical memory, whose new owner need not be ordered after it.
-    pub(crate) fn renew(&mut self, physical: u64, bytes: u64) {
-        self.history.forget(physical, bytes);
-        self.words.forget(physical, bytes);
+    pub(crate) fn clear_physical(&mut self, range: AddressRange) {
+        self.history.clear(range);
+        self.words.clear(range);
     }
 
     /// Removes reserved addresses, with the freed mappings there.
-    pub(crate) fn unreserve(&mut self, at: u64, bytes: u64) {
-        self.freed.carve(at, bytes);
-        self.heaps.remove(at, bytes);
+    pub(crate) fn unreserve(&mut self, range: AddressRange) {
+        self.freed.remove_range(range);
+        self.heaps.remove_range(range);
     }
 
     /// Adds a heap of a pool: `bytes` bytes at `at`, which may be accessed only in regions.
@@ -260,23 +268,23 @@ impl Shadow {
 
     /// Adds a region, which may be accessed from now on. Its history stays; its content is
     /// undefined.
-    pub(crate) fn region_allocated(&mut self, owned: OwnedBlock, by: Site, out: &mut Findings) {
-        let at = owned.start;
-        let bytes = owned.end - owned.start;
-        match self.heaps.allocate(owned, by, self.map.device_at(at)) {
+    pub(crate) fn region_allocated(&mut self, block: LibraryBlock, by: Site, out: &mut Findings) {
+        let range = block.range;
+        match self.heaps.allocate(block, by, self.map.device_at(range.start())) {
             Some(finding) => out.push(finding),
-            None => self.undefine(at, bytes, None),
+            None => self.undefine(range, None),
         }
     }
 
     /// Marks bytes as not written, or as stored with a value that nothing has written, except in
     /// host memory, which the program can write without a call. Their history stays.
-    pub(crate) fn undefine(&mut self, at: u64, bytes: u64, store: Option<&Site>) {
+    pub(crate) fn undefine(&mut self, range: AddressRange, store: Option<&Site>) {
+        let at = range.start();
         if !is_virtual(at) && self.map.device_at(at).is_none() {
             return;
         }
-        for piece in self.map.mappings.pieces(at, bytes) {
-            self.history.undefine(piece.physical, piece.bytes, store);
+        for piece in self.map.mappings.pieces(at, range.len()) {
+            self.history.undefine(AddressRange::new(piece.physical, piece.bytes), store);
         }
     }
 
@@ -298,126 +306,121 @@ impl Shadow {
         if is_virtual(at) || device.is_some() {
             return;
         }
-        if let Some((from, to, used)) = self.history.first_unordered(at, bytes, before) {
+        let range = AddressRange::new(at, bytes);
+        if let Some((bytes, used)) = self.history.first_unordered(range, before) {
             let found = Report::new(ReportKind::FreeBeforeUse, by).after(Some(used.site()));
-            out.push(found.about(device, from, to - from).tagged(tag));
+            out.push(found.about(device, bytes).tagged(tag));
         }
     }
 
     /// Checks that the range is inside one live allocation (and region), and reports if it is not.
-    /// Returns the end of the part that is, and the owner's name.
+    /// Returns the part that is, and the owner's name.
     fn check_bounds(
         &self,
-        at: u64,
-        bytes: u64,
+        range: AddressRange,
         check: &Check<'_>,
         out: &mut Findings,
-    ) -> Option<(u64, Option<Arc<str>>)> {
+    ) -> Option<(AddressRange, Option<Arc<str>>)> {
+        let at = range.start();
         let second = check.access.site();
         if is_virtual(at) {
-            return self.check_mapped(at, bytes, check, out);
+            return self.check_mapped(range, check, out);
         }
         let Some((start, allocation)) = self.map.allocation_around(at) else {
-            out.push(self.freed.bad_use(at, bytes, second, device_of(at)));
+            out.push(self.freed.bad_use(range, second, device_of(at)));
             return None;
         };
         let device = allocation.home.device();
-        if !self.map.can_reach(allocation.home, check.reach, check.writes) {
-            out.push(found(ReportKind::NoPeerAccess, None, second, allocation, at));
+        if !self.map.can_reach(allocation.home, check.reach, check.access.kind.writes()) {
+            let report = Report::new(ReportKind::NoPeerAccess, second);
+            out.push(report.about_allocation(allocation, AddressRange::new(at, allocation.bytes)));
             return None;
         }
         let (owner_end, tag) = match self.heaps.owner(at) {
             AddressState::NoHeap => (start + allocation.bytes, allocation.tag.as_ref()),
             AddressState::Region { end, tag } => (end.min(start + allocation.bytes), tag),
             AddressState::NoRegion(freed) => {
-                out.push(freed.bad_use(at, bytes, second, device));
+                out.push(freed.bad_use(range, second, device));
                 return None;
             }
         };
         if let Some(made) = allocation.made.as_ref().filter(|m| !check.before.covers(m.epoch)) {
-            let kind = ReportKind::UseBeforeAllocation;
-            let mut report = found(kind, Some(made.site()), second.clone(), allocation, at);
-            report.bytes = bytes;
-            report.tag = tag.cloned();
-            out.push(report);
+            let report = Report::new(ReportKind::UseBeforeAllocation, second.clone());
+            let report = report.after(Some(made.site())).about(device, range);
+            out.push(report.tagged(tag.cloned()));
         }
-        let end = at.saturating_add(bytes);
+        let end = range.end();
         let tag = tag.cloned();
         if end > owner_end {
             let found = Report::new(ReportKind::OutOfBounds, second).tagged(tag.clone());
-            out.push(found.about(device, owner_end, end - owner_end));
+            out.push(found.about(device, AddressRange::between(owner_end, end)));
         }
-        Some((end.min(owner_end), tag))
+        Some((AddressRange::between(at, end.min(owner_end)), tag))
     }
 
     /// Checks a range of virtual addresses, which may have several mappings, each with the needed
-    /// rights. Returns the end of the accessible part, and the owner's name.
+    /// rights. Returns the accessible part, and the owner's name.
     fn check_mapped(
         &self,
-        at: u64,
-        bytes: u64,
+        range: AddressRange,
         check: &Check<'_>,
         out: &mut Findings,
-    ) -> Option<(u64, Option<Arc<str>>)> {
-        let mapped_end = at + self.map.mappings.reachable(at, bytes, check.reach, check.writes);
-        let end = at.saturating_add(bytes);
+    ) -> Option<(AddressRange, Option<Arc<str>>)> {
+        let at = range.start();
+        let end = range.end();
+        let mapped =
+            self.map.mappings.reachable(at, range.len(), check.reach, check.access.kind.writes());
+        let mapped_end = at + mapped;
         if mapped_end == at {
-            out.push(self.out_of_reach(at, bytes, check));
+            out.push(self.out_of_reach(range, check));
             return None;
         }
         let (owner_end, tag) = match self.heaps.owner(at) {
             AddressState::NoHeap => (u64::MAX, None),
             AddressState::Region { end, tag } => (end, tag.cloned()),
             AddressState::NoRegion(freed) => {
-                out.push(freed.bad_use(at, bytes, check.access.site(), self.map.device_at(at)));
+                out.push(freed.bad_use(range, check.access.site(), self.map.device_at(at)));
                 return None;
             }
         };
         if end > owner_end {
             let found = Report::new(ReportKind::OutOfBounds, check.access.site());
-            let found = found.about(self.map.device_at(at), owner_end, end - owner_end);
-            out.push(found.tagged(tag.clone()));
+            let outside = AddressRange::between(owner_end, end);
+            out.push(found.about(self.map.device_at(at), outside).tagged(tag.clone()));
         } else if end > mapped_end {
-            out.push(self.out_of_reach(mapped_end, end - mapped_end, check));
+            out.push(self.out_of_reach(AddressRange::between(mapped_end, end), check));
         }
-        Some((end.min(owner_end).min(mapped_end), tag))
+        Some((AddressRange::between(at, end.min(owner_end).min(mapped_end)), tag))
     }
 
     /// Reports an access of virtual addresses that are not mapped, or without the right to them.
-    fn out_of_reach(&self, at: u64, bytes: u64, check: &Check<'_>) -> Report {
+    fn out_of_reach(&self, range: AddressRange, check: &Check<'_>) -> Report {
         let second = check.access.site();
-        match self.map.mappings.around(at) {
-            None => self.freed.bad_use(at, bytes, second, None),
+        match self.map.mappings.around(range.start()) {
+            None => self.freed.bad_use(range, second, None),
             Some((_, mapping)) => Report::new(ReportKind::NoAccess, second)
                 .after(Some(mapping.origin.site(None)))
-                .about(Some(mapping.device), at, bytes),
+                .about(Some(mapping.device), range),
         }
     }
 
-    fn forget(&mut self, at: u64, bytes: u64) {
-        self.history.forget(at, bytes);
-        self.words.forget(at, bytes);
-        self.heaps.remove(at, bytes);
-        self.forget_blocks(at, bytes);
+    fn clear(&mut self, range: AddressRange) {
+        self.history.clear(range);
+        self.words.clear(range);
+        self.heaps.remove_range(range);
+        self.remove_blocks(range);
     }
 
-    fn forget_blocks(&mut self, at: u64, bytes: u64) {
-        while let Some((&start, _)) = self.blocks.range(at..at.saturating_add(bytes)).next() {
+    fn remove_blocks(&mut self, range: AddressRange) {
+        while let Some((&start, _)) = self.blocks.range(range.start()..range.end()).next() {
             self.blocks.remove(&start);
         }
     }
 }
 
-/// Makes a report about an allocation, from `at` to its end.
-fn found(
-    kind: ReportKind,
-    first: Option<Site>,
-    second: Site,
-    allocation: &Allocation,
-    address: u64,
-) -> Report {
-    Report::new(kind, second)
-        .after(first)
-        .about(allocation.home.device(), address, allocation.bytes)
-        .tagged(allocation.tag.clone())
+impl Report {
+    /// Sets the memory that the finding is about: bytes of an allocation.
+    fn about_allocation(self, allocation: &Allocation, bytes: AddressRange) -> Self {
+        self.about(allocation.home.device(), bytes).tagged(allocation.tag.clone())
+    }
 }

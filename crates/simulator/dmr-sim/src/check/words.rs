@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use smallvec::SmallVec;
 
 use crate::access::clock::{Clock, Epoch};
-use crate::check::history::Check;
+use crate::access::range::AddressRange;
 
 /// The number of writes of one word that are recorded.
 const REMEMBERED: usize = 256;
@@ -143,11 +143,9 @@ impl Words {
     }
 
     /// Adds a write by other work to bytes that may be words.
-    pub(crate) fn overwritten(&mut self, at: u64, bytes: u64, check: &Check<'_>) {
-        for (_, writes) in self.writes.range_mut(at..at.saturating_add(bytes)) {
-            let epoch = check.access.epoch;
-            let clock = check.before.clock.clone();
-            remember(writes, Write { epoch, clock, value: None });
+    pub(crate) fn overwritten(&mut self, range: AddressRange, epoch: Epoch, clock: &Clock) {
+        for (_, writes) in self.writes.range_mut(range.start()..range.end()) {
+            remember(writes, Write { epoch, clock: clock.clone(), value: None });
         }
     }
 
@@ -228,8 +226,8 @@ impl Words {
     }
 
     /// Removes the words in memory that has a new owner.
-    pub(crate) fn forget(&mut self, at: u64, bytes: u64) {
-        while let Some((&word, _)) = self.writes.range(at..at.saturating_add(bytes)).next() {
+    pub(crate) fn clear(&mut self, range: AddressRange) {
+        while let Some((&word, _)) = self.writes.range(range.start()..range.end()).next() {
             self.writes.remove(&word);
         }
     }

@@ -8,7 +8,9 @@ use std::ffi::{c_char, c_int};
 
 use super::{chapter, put};
 use crate::abi::*;
-use crate::check::declared::{Block, DeclaredUse, OwnedBlock};
+use crate::access::declaration::DeclaredUse;
+use crate::access::range::AddressRange;
+use crate::check::regions::LibraryBlock;
 use crate::host::callback;
 use crate::host::fork::is_forked_child;
 use crate::machine::registry;
@@ -184,26 +186,26 @@ impl Session<'_> {
 
     /// Adds a region of a pool.
     pub(crate) fn region_allocated(&mut self, ptr: u64, bytes: u64, number: u64, tag: &str) {
-        let owned = self.owned_block(ptr, bytes, number, tag);
+        let block = self.library_block(ptr, bytes, number, tag);
         let by = self.site("allocation of a pool's region");
         self.check(move |machine| {
             let shadow = &mut machine.shadow;
             let findings = &mut machine.findings;
-            shadow.region_allocated(owned, by, findings);
+            shadow.region_allocated(block, by, findings);
         });
     }
 
     /// Adds a block of a library that is no region of a pool.
     fn block_allocated(&mut self, ptr: u64, bytes: u64, number: u64, tag: &str) {
-        let owned = self.owned_block(ptr, bytes, number, tag);
-        self.check(move |machine| machine.shadow.block_allocated(owned));
+        let block = self.library_block(ptr, bytes, number, tag);
+        self.check(move |machine| machine.shadow.block_allocated(block));
     }
 
     /// Returns a block of a library as it is reported. An empty tag is none.
-    fn owned_block(&self, start: u64, bytes: u64, number: u64, tag: &str) -> OwnedBlock {
-        let block = Block { number, during: self.declarations.id() };
+    fn library_block(&self, start: u64, bytes: u64, number: u64, tag: &str) -> LibraryBlock {
+        let range = AddressRange::between(start, start.saturating_add(bytes));
         let tag = (!tag.is_empty()).then(|| tag.into());
-        OwnedBlock { block, start, end: start.saturating_add(bytes), tag }
+        LibraryBlock { range, number, during: self.declarations.id(), tag }
     }
 
     /// Returns the findings about the work by which a device was lost, one a line; none if a test

@@ -1,7 +1,8 @@
 //! The submission of kernels: a registered body, PTX, or the fallback; their footprints and checks.
 
 use crate::abi::*;
-use crate::check::history::Access;
+use crate::access::origin::Operation;
+use crate::access::range::AddressRange;
 use crate::host::callback;
 use crate::kernel::body::{Footprint, Kernel, KernelArgs};
 use crate::kernel::image::Refused;
@@ -27,14 +28,18 @@ pub(crate) fn launch(
     let devices = session.contexts[context as usize].reaches.clone();
     let origin = session.declared(stream, session.kernel_origin(name));
     let (epoch, deps) = session.begin(stream);
-    let access = Access::new(epoch, origin.clone());
-    let ticket = declared.is_recorded.then(|| session.launch_unchecked(access.clone(), &devices));
+    let operation = Operation { epoch, origin: origin.clone() };
+    let ticket =
+        declared.is_recorded.then(|| session.launch_unchecked(operation.clone(), &devices));
     let mut reachable = Footprint::new();
     if ticket.is_none() {
-        session.access(&access, declared.ranges(), Some(&devices), true);
+        session.access(&operation, &declared.ranges(), Some(&devices), true);
         let by = session.reach(stream, Some(&devices));
-        let within = |ranges: &[(u64, u64)], writes| -> Vec<(u64, u64)> {
-            let within = |&(at, bytes)| (at, session.present.reachable(at, bytes, by, writes));
+        let within = |ranges: &[AddressRange], writes| -> Vec<AddressRange> {
+            let within = |range: &AddressRange| {
+                let at = range.start();
+                AddressRange::new(at, session.present.reachable(at, range.len(), by, writes))
+            };
             ranges.iter().map(within).collect()
         };
         reachable.reads = within(&declared.reads, false);

@@ -3,12 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
+use dmr_ptx::Program;
+
 use crate::abi::{Code, ERROR_ILLEGAL_ADDRESS};
-use crate::access::recording::{KernelSite, Recording, Touch};
-use crate::kernel::interpreter::Loaded;
+use crate::access::origin::AccessKind;
+use crate::access::range::{AccessedRanges, AddressRange};
+use crate::access::site::KernelSite;
 use crate::kernel::recorder::Recorder;
-use crate::machine::checks::{CheckLog, Ranges};
+use crate::kernel::recording::Recording;
 use crate::memory::bytes::Memory;
+use crate::memory::late_frees::LateFrees;
 use crate::memory::mapping::Reach;
 use crate::memory::memory_map::MemoryMap;
 
@@ -115,9 +119,9 @@ impl KernelArgs {
 /// recorded when it runs.
 #[derive(Clone, Debug, Default)]
 pub struct Footprint {
-    pub(crate) reads: Vec<(u64, u64)>,
-    pub(crate) writes: Vec<(u64, u64)>,
-    pub(crate) atomics: Vec<(u64, u64)>,
+    pub(crate) reads: Vec<AddressRange>,
+    pub(crate) writes: Vec<AddressRange>,
+    pub(crate) atomics: Vec<AddressRange>,
     pub(crate) is_recorded: bool,
     pub(crate) nanoseconds: Option<u64>,
 }
@@ -143,7 +147,7 @@ impl Footprint {
     /// Adds a read of `len` bytes at `ptr`.
     #[must_use]
     pub fn reads(mut self, ptr: u64, len: u64) -> Self {
-        self.reads.push((ptr, len));
+        self.reads.push(AddressRange::new(ptr, len));
         self
     }
 
@@ -151,7 +155,7 @@ impl Footprint {
     /// declare a read as well if it needs the old bytes.
     #[must_use]
     pub fn writes(mut self, ptr: u64, len: u64) -> Self {
-        self.writes.push((ptr, len));
+        self.writes.push(AddressRange::new(ptr, len));
         self
     }
 
@@ -160,7 +164,7 @@ impl Footprint {
     /// access do.
     #[must_use]
     pub fn atomics(mut self, ptr: u64, len: u64) -> Self {
-        self.atomics.push((ptr, len));
+        self.atomics.push(AddressRange::new(ptr, len));
         self
     }
 
@@ -171,8 +175,14 @@ impl Footprint {
         self
     }
 
-    pub(crate) fn ranges(&self) -> Ranges<'_> {
-        Ranges { reads: &self.reads, writes: &self.writes, atomics: &self.atomics }
+    /// Returns the ranges by kind, in the order of their checks: reads of earlier content first.
+    pub(crate) fn ranges(&self) -> [AccessedRanges<'_>; 4] {
+        [
+            AccessedRanges::new(AccessKind::Read, &self.reads),
+            AccessedRanges::new(AccessKind::AtomicRead, &self.atomics),
+            AccessedRanges::new(AccessKind::Write, &self.writes),
+            AccessedRanges::new(AccessKind::AtomicWrite, &self.atomics),
+        ]
     }
 }
 
@@ -191,7 +201,7 @@ enum Permitted<'a> {
         /// there do nothing.
         reachable: &'a Footprint,
         /// Accesses outside the footprint: address and bytes.
-        outside: Vec<(u64, u64)>,
+        outside: Vec<AddressRange>,
     },
     Recorded(Box<Recorder<'a>>),
 }
@@ -209,10 +219,10 @@ impl<'a> KernelMemory<'a> {
     pub(crate) fn recorded(
         memory: Memory<'a>,
         present: &'a MemoryMap,
-        log: &'a CheckLog,
+        freed: &'a LateFrees,
         by: Reach<'a>,
     ) -> Self {
-        Self { memory, access: Permitted::Recorded(Box::new(Recorder::new(present, log, by))) }
+        Self { memory, access: Permitted::Recorded(Box::new(Recorder::new(present, freed, by))) }
     }
 
     /// Sets the place in the kernel of the accesses from now on; a finding about one of them has
@@ -241,9 +251,9 @@ impl<'a> KernelMemory<'a> {
     }
 
     /// Makes the lines of places instructions of a program.
-    pub(crate) fn set_places(&mut self, loaded: &Arc<Loaded>) {
+    pub(crate) fn set_places(&mut self, program: &Arc<Program>) {
         if let Permitted::Recorded(recorder) = &mut self.access {
-            recorder.recording.sites.loaded = Some(Arc::clone(loaded));
+            recorder.recording.sites.program = Some(Arc::clone(program));
         }
     }
 
@@ -286,7 +296,7 @@ impl<'a> KernelMemory<'a> {
     /// Reads the bytes at `ptr`. Returns whether the kernel can access them; if not, `into` is
     /// unchanged.
     pub fn try_read(&mut self, ptr: u64, into: &mut [u8]) -> bool {
-        let may = self.permits(ptr, into.len() as u64, Touch::Read);
+        let may = self.permits(ptr, into.len() as u64, AccessKind::Read);
         if may {
             self.memory.read(ptr, into);
         }
@@ -296,7 +306,7 @@ impl<'a> KernelMemory<'a> {
     /// Overwrites the bytes at `ptr`. Returns whether the kernel can access them; if not, nothing
     /// happens.
     pub fn try_write(&mut self, ptr: u64, bytes: &[u8]) -> bool {
-        let may = self.permits(ptr, bytes.len() as u64, Touch::Write);
+        let may = self.permits(ptr, bytes.len() as u64, AccessKind::Write);
         if may {
             self.memory.write(ptr, bytes);
         }
@@ -306,7 +316,7 @@ impl<'a> KernelMemory<'a> {
     /// Reads the bytes at `ptr` by an atomic operation, which does not race with other atomic
     /// operations. Returns as [`try_read`](Self::try_read) does.
     pub fn read_atomic(&mut self, ptr: u64, into: &mut [u8]) -> bool {
-        let may = self.permits(ptr, into.len() as u64, Touch::AtomicRead);
+        let may = self.permits(ptr, into.len() as u64, AccessKind::AtomicRead);
         if may {
             self.memory.read(ptr, into);
         }
@@ -316,7 +326,7 @@ impl<'a> KernelMemory<'a> {
     /// Overwrites the bytes at `ptr` by an atomic operation. Returns as
     /// [`try_write`](Self::try_write) does.
     pub fn write_atomic(&mut self, ptr: u64, bytes: &[u8]) -> bool {
-        let may = self.permits(ptr, bytes.len() as u64, Touch::AtomicWrite);
+        let may = self.permits(ptr, bytes.len() as u64, AccessKind::AtomicWrite);
         if may {
             self.memory.write(ptr, bytes);
         }
@@ -350,8 +360,8 @@ impl<'a> KernelMemory<'a> {
             Permitted::Declared { .. } => false,
         };
         if !has_changed {
-            let may_read = self.permits(ptr, bytes, Touch::AtomicRead);
-            if !self.permits(ptr, bytes, Touch::AtomicWrite) || !may_read {
+            let may_read = self.permits(ptr, bytes, AccessKind::AtomicRead);
+            if !self.permits(ptr, bytes, AccessKind::AtomicWrite) || !may_read {
                 return false;
             }
         }
@@ -361,7 +371,7 @@ impl<'a> KernelMemory<'a> {
 
     /// Overwrites `len` bytes at `ptr` with `byte`.
     pub fn fill(&mut self, ptr: u64, len: u64, byte: u8) {
-        if self.permits(ptr, len, Touch::Write) {
+        if self.permits(ptr, len, AccessKind::Write) {
             self.memory.fill(ptr, len, [byte; 4]);
         }
     }
@@ -383,7 +393,7 @@ impl<'a> KernelMemory<'a> {
 
     /// Returns the accesses outside of the declared footprint, and the recorded footprint and
     /// sticky error.
-    pub(crate) fn into_accesses(self) -> (Vec<(u64, u64)>, Recording, Option<Code>) {
+    pub(crate) fn into_accesses(self) -> (Vec<AddressRange>, Recording, Option<Code>) {
         match self.access {
             Permitted::Declared { outside, .. } => (outside, Recording::default(), None),
             Permitted::Recorded(recorder) => (Vec::new(), recorder.recording, recorder.fault),
@@ -391,13 +401,13 @@ impl<'a> KernelMemory<'a> {
     }
 
     /// Returns whether the access happens, and records it, or that it is outside of the footprint.
-    fn permits(&mut self, ptr: u64, len: u64, touch: Touch) -> bool {
+    fn permits(&mut self, ptr: u64, len: u64, kind: AccessKind) -> bool {
         match &mut self.access {
-            Permitted::Recorded(recorder) => recorder.permits(ptr, len, touch),
+            Permitted::Recorded(recorder) => recorder.permits(ptr, len, kind),
             Permitted::Declared { declared, reachable, outside } => {
-                let has = |footprint: &Footprint| footprint.has(ptr, len, touch);
+                let has = |footprint: &Footprint| footprint.has(ptr, len, kind);
                 if !has(declared) {
-                    outside.push((ptr, len));
+                    outside.push(AddressRange::new(ptr, len));
                     return false;
                 }
                 has(reachable)
@@ -408,25 +418,24 @@ impl<'a> KernelMemory<'a> {
 
 impl Footprint {
     /// Returns whether an access is inside of the declared ranges.
-    fn has(&self, ptr: u64, len: u64, touch: Touch) -> bool {
-        let within = |ranges| contains(ranges, ptr, len);
-        match touch {
-            Touch::Read | Touch::ReadBack => within(&self.reads) || within(&self.writes),
-            Touch::Write => within(&self.writes),
-            Touch::AtomicRead => {
+    fn has(&self, ptr: u64, len: u64, kind: AccessKind) -> bool {
+        let within = |ranges| contains(ranges, AddressRange::new(ptr, len));
+        match kind {
+            AccessKind::Read | AccessKind::ReadBack | AccessKind::WordRead => {
+                within(&self.reads) || within(&self.writes)
+            }
+            AccessKind::Write | AccessKind::WordWrite => within(&self.writes),
+            AccessKind::AtomicRead => {
                 within(&self.atomics) || within(&self.reads) || within(&self.writes)
             }
-            Touch::AtomicWrite => within(&self.atomics) || within(&self.writes),
+            AccessKind::AtomicWrite => within(&self.atomics) || within(&self.writes),
         }
     }
 }
 
 /// Returns whether one of the ranges contains this one. An empty range is contained in any.
-fn contains(ranges: &[(u64, u64)], ptr: u64, len: u64) -> bool {
-    let contains = |&(at, bytes): &(u64, u64)| {
-        ptr.checked_sub(at).is_some_and(|skip| skip <= bytes && len <= bytes - skip)
-    };
-    len == 0 || ranges.iter().any(contains)
+fn contains(ranges: &[AddressRange], bytes: AddressRange) -> bool {
+    bytes.is_empty() || ranges.iter().any(|range| range.holds(bytes))
 }
 
 impl fmt::Debug for KernelMemory<'_> {

@@ -10,12 +10,12 @@ use dmr_ptx::{
 };
 
 use crate::abi::*;
-use crate::access::recording::KernelSite;
+use crate::access::site::KernelSite;
 use crate::kernel::body::{Footprint, Kernel, KernelArgs, KernelMemory};
 
 /// The program of a module, the addresses of its variables, and the settings of its launches.
 pub(crate) struct Loaded {
-    pub(crate) program: Program,
+    pub(crate) program: Arc<Program>,
     pub(crate) globals: Vec<u64>,
     pub(crate) checks: Checks,
     pub(crate) limits: Limits,
@@ -30,7 +30,7 @@ impl Loaded {
         }
         let loaded = Arc::clone(self);
         let body = move |args: &KernelArgs, memory: &mut KernelMemory<'_>| {
-            memory.set_places(&loaded);
+            memory.set_places(&loaded.program);
             loaded.run(place, args, memory);
         };
         Ok(Kernel { footprint: Arc::new(|_| Footprint::recorded()), body: Arc::new(body) })

@@ -1,7 +1,9 @@
 //! Kernels: their arguments, footprints and bodies, the PTX in images, and its interpreter.
 
 pub(crate) mod body;
+pub(crate) mod byte_set;
 pub(crate) mod compiler_log;
 pub(crate) mod image;
 pub(crate) mod interpreter;
 pub(crate) mod recorder;
+pub(crate) mod recording;

@@ -1,19 +1,22 @@
 //! Accesses of a kernel whose footprint is recorded: whether they happen, and what they touch.
 
 use crate::abi::{Code, ERROR_ILLEGAL_ADDRESS};
-use crate::access::recording::{KernelSite, Lanes, Recording, Touch};
-use crate::machine::checks::CheckLog;
+use crate::access::origin::AccessKind;
+use crate::access::range::AddressRange;
+use crate::access::site::KernelSite;
+use crate::kernel::recording::{Lanes, Recording};
 use crate::memory::address::is_virtual;
+use crate::memory::late_frees::{LateFree, LateFrees};
 use crate::memory::mapping::Reach;
-use crate::memory::memory_map::{Home, MemoryMap};
+use crate::memory::memory_map::MemoryMap;
 
 /// The recorder of one launch that runs.
 pub(crate) struct Recorder<'a> {
     present: &'a MemoryMap,
-    log: &'a CheckLog,
+    freed: &'a LateFrees,
     by: Reach<'a>,
-    /// The block that was accessed last.
-    block: Block,
+    /// The allocation that was accessed last.
+    last: Allocation,
     pub(crate) recording: Recording,
     pub(crate) site: Option<KernelSite>,
     /// The bytes of each lane of an access; 0 if one thread makes all of it.
@@ -22,31 +25,30 @@ pub(crate) struct Recorder<'a> {
     pub(crate) fault: Option<Code>,
 }
 
-/// A block of memory, and whether the device can read and write it.
+/// An allocation, and whether the device can read and write it.
 #[derive(Clone, Copy, Default)]
-struct Block {
-    start: u64,
-    end: u64,
+struct Allocation {
+    range: AddressRange,
     reads: bool,
     writes: bool,
 }
 
 impl<'a> Recorder<'a> {
-    pub(crate) fn new(present: &'a MemoryMap, log: &'a CheckLog, by: Reach<'a>) -> Self {
-        let block = Block::default();
+    pub(crate) fn new(present: &'a MemoryMap, freed: &'a LateFrees, by: Reach<'a>) -> Self {
+        let last = Allocation::default();
         let recording = Recording::default();
-        Self { present, log, by, block, recording, site: None, lane_bytes: 0, fault: None }
+        Self { present, freed, by, last, recording, site: None, lane_bytes: 0, fault: None }
     }
 
     /// Records an access, and returns whether it happens: if all its bytes are in one live block
     /// that the device can access. Of an access that does not, at most a page is recorded.
-    pub(crate) fn permits(&mut self, ptr: u64, len: u64, touch: Touch) -> bool {
+    pub(crate) fn permits(&mut self, ptr: u64, len: u64, kind: AccessKind) -> bool {
         const PAGE: u64 = 4096;
         // After a fault the kernel does nothing any more.
-        let happens = self.fault.is_none() && self.reaches(ptr, len, touch.writes());
+        let happens = self.fault.is_none() && self.reaches(ptr, len, kind.writes());
         let bytes = if happens { len } else { len.min(self.reachable(ptr, len) + PAGE) };
         let lanes = self.site.map(|site| Lanes { first: site, bytes: self.lane_bytes });
-        self.recording.touch(ptr, ptr.saturating_add(bytes), touch, lanes);
+        self.recording.touch(ptr, ptr.saturating_add(bytes), kind, lanes);
         happens
     }
 
@@ -71,27 +73,30 @@ impl<'a> Recorder<'a> {
             }
             return reaches;
         }
-        if ptr < self.block.start || end > self.block.end {
-            let Some(block) = self.block_around(ptr, len) else { return false };
-            self.block = block;
+        if ptr < self.last.range.start() || end > self.last.range.end() {
+            let Some(found) = self.allocation_around(ptr, len) else { return false };
+            self.last = found;
         }
-        if writes { self.block.writes } else { self.block.reads }
+        if writes { self.last.writes } else { self.last.reads }
     }
 
-    /// Returns the bytes from `ptr` to the end of its block, at most `len`.
+    /// Returns the bytes from `ptr` to the end of its allocation, at most `len`.
     fn reachable(&self, ptr: u64, len: u64) -> u64 {
-        self.block_around(ptr, 1).map_or(0, |block| len.min(block.end - ptr))
+        self.allocation_around(ptr, 1).map_or(0, |found| len.min(found.range.end() - ptr))
     }
 
-    /// Returns the block that contains `len` bytes at `ptr`: a live allocation, or memory that was
+    /// Returns the allocation that contains `len` bytes at `ptr`: a live allocation, or memory that was
     /// freed after the launch was submitted. Its address can belong to a smaller allocation now.
-    fn block_around(&self, ptr: u64, len: u64) -> Option<Block> {
+    fn allocation_around(&self, ptr: u64, len: u64) -> Option<Allocation> {
         let live = self.present.allocation_around(ptr);
-        let live = live.map(|(start, found)| (start, start + found.bytes, found.home));
-        let holds = |(_, end, _): &(u64, u64, Home)| len <= end - ptr;
-        let freed = || self.log.freed_around(ptr, len);
-        let (start, end, home) = live.filter(holds).or_else(freed)?;
-        let can = |home: Home, writes| self.present.can_reach(home, self.by, writes);
-        Some(Block { start, end, reads: can(home, false), writes: can(home, true) })
+        let live = live.map(|(start, found)| LateFree {
+            range: AddressRange::new(start, found.bytes),
+            home: found.home,
+        });
+        let bytes = AddressRange::new(ptr, len);
+        let freed = || self.freed.around(bytes);
+        let found = live.filter(|live| live.range.holds(bytes)).or_else(freed)?;
+        let can = |writes| self.present.can_reach(found.home, self.by, writes);
+        Some(Allocation { range: found.range, reads: can(false), writes: can(true) })
     }
 }

@@ -10,15 +10,13 @@ use smallvec::SmallVec;
 
 use crate::abi::ERROR_ILLEGAL_ADDRESS;
 use crate::access::clock::Epoch;
+use crate::access::range::AddressRange;
 use crate::machine::operation::{Action, HostCall, Op, SeenByHost};
 use crate::machine::running::RunningKernel;
 use crate::machine::state::{Machine, StreamKind};
 use crate::memory::address::is_virtual;
 use crate::memory::mapping::Reach;
 use crate::process::universe::Policy;
-
-/// Ranges: addresses and bytes.
-type Ranges<'a> = &'a [(u64, u64)];
 
 pub(crate) type Deps = SmallVec<[Epoch; 2]>;
 
@@ -74,13 +72,16 @@ impl Machine {
     pub(crate) fn is_illegal(
         &self,
         stream: u32,
-        reads: &[(u64, u64)],
-        writes: &[(u64, u64)],
+        reads: &[AddressRange],
+        writes: &[AddressRange],
         peers: Option<&[usize]>,
     ) -> bool {
         let by = self.reach(stream, peers);
         [(reads, false), (writes, true)].into_iter().any(|(ranges, is_write)| {
-            let out = |&(at, len)| self.present.reachable(at, len, by, is_write) < len;
+            let out = |range: &AddressRange| {
+                let reachable = self.present.reachable(range.start(), range.len(), by, is_write);
+                reachable < range.len()
+            };
             ranges.iter().any(out)
         })
     }
@@ -319,17 +320,19 @@ impl Machine {
     /// Returns whether the work uses virtual addresses that it cannot access: then
     /// the device faults. (Other addresses were checked when the work was submitted.)
     fn faults(&self, stream: u32, action: &Action) -> bool {
-        let on_virtual = |ranges: &[(u64, u64)]| -> SmallVec<[(u64, u64); 4]> {
-            ranges.iter().filter(|(at, len)| is_virtual(*at) && *len > 0).copied().collect()
+        let on_virtual = |ranges: &[AddressRange]| -> SmallVec<[AddressRange; 4]> {
+            let is_used = |range: &&AddressRange| is_virtual(range.start()) && !range.is_empty();
+            ranges.iter().filter(is_used).copied().collect()
         };
+        let one = AddressRange::new;
         let mut peers = None;
-        let (reads, writes): (Ranges<'_>, Ranges<'_>) = match action {
-            Action::Fill { at, len, .. } => (&[], &[(*at, *len)]),
-            Action::Copy { to, from, len } => (&[(*from, *len)], &[(*to, *len)]),
-            Action::Write { to, bytes } => (&[], &[(*to, bytes.len() as u64)]),
-            Action::ReadOut { from, len, .. } => (&[(*from, *len)], &[]),
-            Action::WriteWord { at, value } => (&[], &[(*at, value.bytes())]),
-            Action::WaitWord { at, test, .. } => (&[(*at, test.value.bytes())], &[]),
+        let (reads, writes): (&[AddressRange], &[AddressRange]) = match action {
+            Action::Fill { at, len, .. } => (&[], &[one(*at, *len)]),
+            Action::Copy { to, from, len } => (&[one(*from, *len)], &[one(*to, *len)]),
+            Action::Write { to, bytes } => (&[], &[one(*to, bytes.len() as u64)]),
+            Action::ReadOut { from, len, .. } => (&[one(*from, *len)], &[]),
+            Action::WriteWord { at, value } => (&[], &[one(*at, value.bytes())]),
+            Action::WaitWord { at, test, .. } => (&[one(*at, test.value.bytes())], &[]),
             Action::Kernel(launch) => {
                 let context = self.streams[stream as usize].context;
                 peers = Some(&self.contexts[context as usize].reaches[..]);

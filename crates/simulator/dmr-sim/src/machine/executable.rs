@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::abi::*;
 use crate::access::clock::{Clock, Epoch};
-use crate::check::report::GraphNode;
+use crate::access::site::GraphNode;
 use crate::machine::graph::{Graph, Graphs, Node, NodeWork};
 use crate::machine::operation::Action;
 use crate::machine::session::Session;

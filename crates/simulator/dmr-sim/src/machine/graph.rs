@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::check::history::Access;
+use crate::access::origin::Operation;
 use crate::kernel::body::KernelArgs;
 use crate::machine::executable::Executable;
 use crate::machine::graph_capture::Captured;
@@ -28,7 +28,7 @@ pub(crate) struct Graphs {
     /// The memory of nodes, also of nodes that no graph has any more.
     pub(crate) memory: Vec<Arc<GraphMemory>>,
     /// The last free of memory of a node, until the memory is allocated again.
-    pub(crate) frees: HashMap<u64, Access>,
+    pub(crate) frees: HashMap<u64, Operation>,
     /// The references of the program to user objects.
     pub(crate) user_objects: References,
     pub(crate) last_user_object: u32,

@@ -9,7 +9,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::check::history::Access;
+use crate::access::origin::Operation;
+use crate::access::range::AddressRange;
 use crate::check::report::{Report, ReportKind};
 use crate::machine::executable::AUTO_FREE_ON_LAUNCH;
 use crate::machine::graph::NodeWork;
@@ -96,19 +97,21 @@ impl Machine {
         let (epoch, deps) = self.begin(stream);
         self.push(epoch, deps, Action::Order);
         let origin = self.origin("allocate");
-        let access = Access::new(epoch, origin.clone());
+        let operation = Operation { epoch, origin: origin.clone() };
         if let Some(freed) = self.graphs.frees.remove(&at) {
             let clock = self.streams[stream as usize].clock.clone();
-            let by = access.site();
+            let by = operation.site();
             // The driver does not wait for the free.
             self.check_after(clock, move |_, before, out| {
                 if !before.covers(freed.epoch) {
                     let report = Report::new(ReportKind::FreeBeforeUse, freed.site());
-                    out.push(report.after(Some(by)).about(Some(device), at, bytes));
+                    out.push(
+                        report.after(Some(by)).about(Some(device), AddressRange::new(at, bytes)),
+                    );
                 }
             });
         }
-        let made = Some(access);
+        let made = Some(operation);
         let home = Home::Graph(device);
         self.add_allocation(at, Allocation { bytes, home, made, origin, tag: None });
         Ok(())

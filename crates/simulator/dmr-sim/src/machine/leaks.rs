@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::access::range::AddressRange;
 use crate::check::findings::Findings;
-use crate::check::report::{Report, ReportKind, Site};
+use crate::check::report::Report;
 use crate::machine::state::Machine;
 
 /// The blocks that were not freed, by their first byte: their ends. They do not overlap.
@@ -35,16 +36,10 @@ impl Machine {
                 continue;
             }
             let site = allocation.origin.site(allocation.made.as_ref().map(|made| made.epoch));
-            let mut leak = leak(at, allocation.bytes, site);
-            leak.device = allocation.home.device();
-            leak.tag = allocation.tag.clone();
-            findings.push(leak);
+            let memory = AddressRange::new(at, allocation.bytes);
+            let leak = Report::leak(memory, site).tagged(allocation.tag.clone());
+            findings.push(leak.about(allocation.home.device(), memory));
         }
         self.virtual_leaks(&|at, bytes| blocks.are_in(at, bytes), findings);
     }
-}
-
-/// Returns the report of memory that was not freed, on no device.
-pub(crate) fn leak(address: u64, bytes: u64, second: Site) -> Report {
-    Report::new(ReportKind::Leak, second).about(None, address, bytes)
 }

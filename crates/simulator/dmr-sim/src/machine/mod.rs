@@ -1,6 +1,7 @@
 //! The simulated machine: its state, the submission and execution of work, and driver calls.
 
 pub(crate) mod checks;
+pub(crate) mod declarations;
 pub(crate) mod end_times;
 pub(crate) mod engine;
 pub(crate) mod executable;

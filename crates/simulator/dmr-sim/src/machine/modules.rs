@@ -113,6 +113,7 @@ impl Session<'_> {
         let names = program.kernels().iter().map(name).collect();
         let checks = self.config.checks;
         let limits = self.config.limits;
+        let program = Arc::new(program);
         let loaded = Arc::new(Loaded { program, globals, checks, limits });
         let index = self.next_module;
         self.next_module += 1;

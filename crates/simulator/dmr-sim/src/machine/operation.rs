@@ -6,10 +6,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::access::clock::{Clock, Epoch};
-use crate::check::history::Origin;
+use crate::access::origin::Origin;
+use crate::check::log::Ticket;
 use crate::check::words::{Test, Value};
 use crate::kernel::body::{Footprint, Kernel, KernelArgs};
-use crate::machine::checks::Ticket;
 use crate::machine::user_objects::References;
 use crate::memory::address::is_host_range;
 
@@ -93,7 +93,7 @@ impl Action {
             Self::WriteWord { at, value } => is_word(*at, value.bytes()),
             Self::Kernel(launch) => {
                 let mut writes = launch.declared.writes.iter().chain(&launch.declared.atomics);
-                writes.any(|&(at, bytes)| is_word(at, bytes))
+                writes.any(|range| is_word(range.start(), range.len()))
             }
             _ => false,
         }

@@ -3,6 +3,7 @@
 use std::alloc::Layout;
 
 use crate::abi::*;
+use crate::access::range::AddressRange;
 use crate::machine::session::Session;
 use crate::machine::state::{HostAllocation, Machine};
 use crate::memory::address;
@@ -80,7 +81,7 @@ impl Session<'_> {
         let machine = &mut **self;
         let freed = machine.remove_allocation(at, by, clock);
         let bytes = freed.map_or(0, |freed| freed.bytes);
-        machine.check(move |machine| machine.shadow.forget_freed(at, bytes));
+        machine.check(move |machine| machine.shadow.clear_freed(AddressRange::new(at, bytes)));
         if let Some(HostAllocation { bytes, .. }) = machine.pinned.remove(&at) {
             release_pinned(at, bytes);
         }

@@ -5,14 +5,15 @@ use smallvec::SmallVec;
 
 use crate::abi::Code;
 use crate::access::clock::Epoch;
-use crate::access::recording::Recording;
+use crate::access::range::AddressRange;
 use crate::check::report::{Report, ReportKind};
 use crate::host::callback;
 use crate::kernel::body::KernelMemory;
-use crate::machine::checks::CheckLog;
+use crate::kernel::recording::Recording;
 use crate::machine::operation::Launch;
 use crate::machine::state::Machine;
 use crate::memory::bytes::Memory;
+use crate::memory::late_frees::LateFrees;
 use crate::memory::mapping::Reach;
 use crate::memory::memory_map::MemoryMap;
 use crate::memory::store::Store;
@@ -28,13 +29,13 @@ pub(crate) struct RunningKernel {
     peers: SmallVec<[usize; 2]>,
     store: Store,
     present: MemoryMap,
-    log: CheckLog,
+    late_frees: LateFrees,
 }
 
 /// The accesses of a kernel that has run.
 pub(crate) struct Accesses {
-    /// Accesses outside of the declared footprint: addresses and bytes.
-    outside: Vec<(u64, u64)>,
+    /// Accesses outside of the declared footprint.
+    outside: Vec<AddressRange>,
     recording: Recording,
     /// The sticky error if the device faults.
     fault: Option<Code>,
@@ -44,11 +45,11 @@ pub(crate) struct Accesses {
 impl RunningKernel {
     /// Runs the kernel.
     pub(crate) fn run(&mut self) -> Accesses {
-        let Self { launch, present, log, .. } = self;
+        let Self { launch, present, late_frees, .. } = self;
         let memory = Memory { store: &mut self.store, mappings: &present.mappings };
         let by = Reach { device: self.device, peers: Some(&self.peers) };
         let mut memory = match launch.ticket {
-            Some(_) => KernelMemory::recorded(memory, present, log, by),
+            Some(_) => KernelMemory::recorded(memory, present, late_frees, by),
             None => KernelMemory::declared(memory, &launch.declared, &launch.reachable),
         };
         let body = &launch.kernel.body;
@@ -76,16 +77,17 @@ impl Machine {
             peers: self.contexts[stream.context as usize].reaches.clone(),
             store: std::mem::take(&mut self.store),
             present: std::mem::take(&mut self.present),
-            log: std::mem::take(&mut self.log),
+            late_frees: std::mem::take(&mut self.late_frees),
         })
     }
 
     /// Ends a kernel. If its footprint was recorded, the checks that have waited for it run.
     pub(crate) fn kernel_done(&mut self, kernel: Box<RunningKernel>, accesses: Accesses) {
-        let RunningKernel { epoch, start, launch, device, store, present, log, .. } = *kernel;
+        let RunningKernel { epoch, start, launch, device, store, present, late_frees, .. } =
+            *kernel;
         self.store = store;
         self.present = present;
-        self.log = log;
+        self.late_frees = late_frees;
         self.runs_kernel = false;
         if let Some(code) = accesses.fault {
             self.devices[device].lose(code, epoch);
@@ -98,16 +100,13 @@ impl Machine {
                 self.launch_recorded(ticket, recording);
             }
             None => {
-                let mut report = |kind, address, bytes| {
-                    let device = self.present.device_at(address);
-                    let found = Report::new(kind, launch.origin.site(Some(epoch)));
-                    self.report(found.about(device, address, bytes));
-                };
-                for (address, bytes) in accesses.outside {
-                    report(ReportKind::OutsideFootprint, address, bytes);
+                let site = launch.origin.site(Some(epoch));
+                for bytes in accesses.outside {
+                    let found = Report::new(ReportKind::OutsideFootprint, site.clone());
+                    self.report(found.about(self.present.device_at(bytes.start()), bytes));
                 }
                 if accesses.panicked {
-                    report(ReportKind::KernelPanicked, 0, 0);
+                    self.report(Report::new(ReportKind::KernelPanicked, site));
                 }
             }
         }

@@ -14,14 +14,15 @@ use smallvec::SmallVec;
 use crate::abi::attributes::device_attribute;
 use crate::abi::*;
 use crate::access::clock::{Clock, Epoch};
-use crate::check::declared::Declarations;
+use crate::access::origin::Origin;
+use crate::access::site::{GraphNode, Site};
 use crate::check::findings::Findings;
-use crate::check::history::Origin;
-use crate::check::report::{GraphNode, ReportKind, Site};
+use crate::check::log::CheckLog;
+use crate::check::report::ReportKind;
 use crate::check::shadow::Shadow;
 use crate::host::label::{self, CallStack, Frames};
 use crate::kernel::body::{Fallback, Kernel};
-use crate::machine::checks::CheckLog;
+use crate::machine::declarations::Declarations;
 use crate::machine::end_times::EndTimes;
 use crate::machine::graph::Graphs;
 use crate::machine::graph_memory::GraphUsage;
@@ -34,6 +35,7 @@ use crate::machine::virtual_memory::VirtualMemory;
 use crate::memory::address::AddressSpace;
 use crate::memory::bytes::Memory;
 use crate::memory::driver_pool::DriverPool;
+use crate::memory::late_frees::LateFrees;
 use crate::memory::memory_map::MemoryMap;
 use crate::memory::store::Store;
 use crate::process::universe::{HostOrder, Policy};
@@ -101,7 +103,9 @@ pub(crate) struct Machine {
     pub(crate) shadow: Shadow,
     pub(crate) findings: Findings,
     pub(crate) refusals: Vec<Refusal>,
-    pub(crate) log: CheckLog,
+    pub(crate) log: CheckLog<Self>,
+    /// Memory that launches in the log may use although it was freed.
+    pub(crate) late_frees: LateFrees,
     /// The declarations of launches that are in force.
     pub(crate) declarations: Declarations,
     /// Waits for words that are submitted and have not ended.
@@ -123,8 +127,8 @@ pub(crate) struct Machine {
     /// `true` while a thread runs the work that the host may wait for, between driver calls.
     pub(crate) runs_for_host: bool,
     pub(crate) host_calls_returned: u64,
-    /// `true` while a kernel runs: it has `store`, `present` and `log`, and no other operation
-    /// runs.
+    /// `true` while a kernel runs: it has `store`, `present` and `late_frees`, and no other
+    /// operation runs.
     pub(crate) runs_kernel: bool,
     /// Threads that wait for the end of the kernel.
     pub(crate) held_up: usize,
@@ -267,6 +271,7 @@ impl Machine {
             findings: Findings::without(config.ignored.clone()),
             refusals: Vec::new(),
             log: CheckLog::default(),
+            late_frees: LateFrees::default(),
             declarations: Declarations::default(),
             word_waits: 0,
             virtual_memory: VirtualMemory::default(),

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::*;
 use crate::access::clock::{Clock, Epoch};
-use crate::check::history::{Access, AccessKind};
+use crate::access::origin::{AccessKind, Operation};
+use crate::access::range::{AccessedRanges, AddressRange};
 use crate::check::report::{Report, ReportKind};
 use crate::check::words::{Test, Value};
-use crate::machine::checks::Ranges;
 use crate::machine::operation::Action;
 use crate::machine::state::Machine;
 use crate::memory::address::is_on_device;
@@ -29,15 +29,19 @@ impl Machine {
         };
         let (epoch, deps) = self.begin(stream);
         let origin = self.origin(name);
-        let access =
-            Access { epoch, origin: self.declared(stream, origin), kind: AccessKind::Word };
-        let range = [(at, value.bytes())];
-        let ranges = match operation {
-            WordOperation::Write(_) => Ranges { writes: &range, ..Ranges::default() },
-            WordOperation::Wait(_) => Ranges { reads: &range, ..Ranges::default() },
+        let by = Operation { epoch, origin: self.declared(stream, origin) };
+        let word = [AddressRange::new(at, value.bytes())];
+        let (kind, is_illegal) = match operation {
+            WordOperation::Write(_) => {
+                (AccessKind::WordWrite, self.is_illegal(stream, &[], &word, None))
+            }
+            WordOperation::Wait(_) => {
+                (AccessKind::WordRead, self.is_illegal(stream, &word, &[], None))
+            }
         };
-        if self.is_illegal(stream, ranges.reads, ranges.writes, None) {
-            self.access(&access, ranges, None, false);
+        let ranges = [AccessedRanges::new(kind, &word)];
+        if is_illegal {
+            self.access(&by, &ranges, None, false);
             self.push(epoch, deps, Action::Order);
             return Err(ERROR_INVALID_VALUE);
         }
@@ -47,7 +51,7 @@ impl Machine {
         let clock = self.streams[stream as usize].clock.clone();
         match operation {
             WordOperation::Write(value) => {
-                self.access(&access, ranges, None, true);
+                self.access(&by, &ranges, None, true);
                 self.push(epoch, deps, Action::WriteWord { at, value });
                 self.check(move |machine| machine.word_written(physical, epoch, clock, value));
             }
@@ -64,8 +68,8 @@ impl Machine {
                         None => {}
                     }
                 });
-                self.access(&access, ranges, None, true);
-                let origin = access.origin;
+                self.access(&by, &ranges, None, true);
+                let origin = by.origin;
                 self.word_waits += 1;
                 self.push(epoch, deps, Action::WaitWord { at, test, origin });
             }
@@ -140,7 +144,7 @@ impl Machine {
         let Action::WaitWord { at, test, origin } = action else { return false };
         let device = self.present.device_at(at);
         let found = Report::new(ReportKind::EndlessWait, origin.site(Some(epoch)));
-        self.report(found.about(device, at, test.value.bytes()));
+        self.report(found.about(device, AddressRange::new(at, test.value.bytes())));
         self.wait_ended(epoch);
         true
     }

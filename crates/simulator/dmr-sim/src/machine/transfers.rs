@@ -7,9 +7,9 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::abi::*;
 use crate::access::clock::{Clock, Epoch};
-use crate::check::history::Access;
-use crate::check::report::Site;
-use crate::machine::checks::Ranges;
+use crate::access::origin::{AccessKind, Operation};
+use crate::access::range::{AccessedRanges, AddressRange};
+use crate::access::site::Site;
 use crate::machine::graph::NodeWork;
 use crate::machine::operation::{Action, HostPtr};
 use crate::machine::session::Session;
@@ -18,9 +18,6 @@ use crate::memory::address::ALIGNMENT;
 use crate::memory::driver_pool::{self, Grant, Known};
 use crate::memory::mapping::Rights;
 use crate::memory::memory_map::{Allocation, Home};
-
-/// An address and a number of bytes.
-type Span = (u64, u64);
 
 /// Ranges of memory of the same length.
 #[derive(Clone, Debug)]
@@ -46,8 +43,8 @@ impl Rows {
         self.len == 0 || self.starts.is_empty()
     }
 
-    fn spans(&self) -> SmallVec<[Span; 1]> {
-        self.starts.iter().map(|&at| (at, self.len)).collect()
+    fn ranges(&self) -> SmallVec<[AddressRange; 1]> {
+        self.starts.iter().map(|&at| AddressRange::new(at, self.len)).collect()
     }
 }
 
@@ -58,7 +55,7 @@ pub(crate) struct FillWork {
     pub(crate) pattern: [u8; 4],
 }
 
-/// A copy of as many rows of the same length.
+/// A copy of N rows of equal length.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyWork {
     pub(crate) to: Rows,
@@ -110,7 +107,7 @@ impl Machine {
         deps.extend(grant.wait_for);
         self.push(epoch, deps, Action::Order);
         let origin = self.origin("allocate");
-        let made = Some(Access::new(epoch, origin.clone()));
+        let made = Some(Operation { epoch, origin: origin.clone() });
         let home = Home::Pool { device, pool };
         self.add_allocation(grant.at, Allocation { bytes, home, made, origin, tag: None });
         Ok(grant.at)
@@ -137,7 +134,7 @@ impl Machine {
             }
             Some(Allocation { home: Home::Graph(device), bytes, .. }) => {
                 self.free_in_graph(device, bytes);
-                self.graphs.frees.insert(at, Access::new(epoch, origin));
+                self.graphs.frees.insert(at, Operation { epoch, origin });
                 Action::Order
             }
             Some(Allocation { home: Home::Host, .. }) | None => Action::Order,
@@ -165,7 +162,7 @@ impl Machine {
         let FillWork { rows, pattern } = work;
         let fill = |at| Action::Fill { at, len: rows.len, pattern };
         let action = || rows.starts.iter().map(|&at| fill(at)).collect();
-        self.transfer("memset", stream, &[], &rows.spans(), None, action).map(Some)
+        self.transfer("memset", stream, &[], &rows.ranges(), None, action).map(Some)
     }
 
     /// Submits a copy between memory that the device reads and writes when the operation executes.
@@ -175,7 +172,7 @@ impl Machine {
         let peers = work.by_address.then_some(&devices[..]);
         let copy = |(to, from)| Action::Copy { to, from, len: work.to.len };
         let action = || work.pairs().map(copy).collect();
-        self.transfer("copy", stream, &work.from.spans(), &work.to.spans(), peers, action)
+        self.transfer("copy", stream, &work.from.ranges(), &work.to.ranges(), peers, action)
     }
 
     /// Submits a copy of a graph, which reads and writes pageable memory when it executes: the
@@ -186,7 +183,7 @@ impl Machine {
         let copy = |(to, from)| Action::Copy { to, from, len: work.to.len };
         let action = || work.pairs().map(copy).collect();
         // Pageable memory is not checked.
-        let unless = |is_host, rows: &Rows| if is_host { SmallVec::new() } else { rows.spans() };
+        let unless = |is_host, rows: &Rows| if is_host { SmallVec::new() } else { rows.ranges() };
         let reads = unless(work.from_host, &work.from);
         let writes = unless(work.to_host, &work.to);
         self.transfer("copy", stream, &reads, &writes, peers, action)
@@ -201,7 +198,7 @@ impl Machine {
     ) -> Outcome<Epoch> {
         let write = |(to, from)| Action::Write { to, bytes: take(from) };
         let action = || work.pairs().map(write).collect();
-        self.transfer("copy", stream, &[], &work.to.spans(), None, action)
+        self.transfer("copy", stream, &[], &work.to.ranges(), None, action)
     }
 
     /// Submits a copy to pageable memory: the caller must run it before it returns.
@@ -211,35 +208,38 @@ impl Machine {
             Action::ReadOut { from, to, len: work.from.len }
         };
         let action = || work.pairs().map(read).collect();
-        self.transfer("copy", stream, &work.from.spans(), &[], None, action)
+        self.transfer("copy", stream, &work.from.ranges(), &[], None, action)
     }
 
     /// Queues a memset or copy. One that leaves an allocation is reported, and refused, as by the
     /// driver; it does nothing.
     fn transfer(
         &mut self,
-        operation: &'static str,
+        name: &'static str,
         stream: u32,
-        reads: &[Span],
-        writes: &[Span],
+        reads: &[AddressRange],
+        writes: &[AddressRange],
         peers: Option<&[usize]>,
         actions: impl FnOnce() -> Vec<Action>,
     ) -> Outcome<Epoch> {
         let (epoch, deps) = self.begin(stream);
-        let origin = self.origin(operation);
-        let access = Access::new(epoch, self.declared(stream, origin));
+        let origin = self.origin(name);
+        let operation = Operation { epoch, origin: self.declared(stream, origin) };
         let valid = !self.is_illegal(stream, reads, writes, peers);
         let mut shown_reads = reads;
         let mut shown_writes = writes;
         if !valid && reads.len().max(writes.len()) > 1 {
             // One report is enough for many rows: of the first that leaves the allocation.
-            let out = |range: &&Span| self.is_illegal(stream, &[**range], &[], peers);
+            let out = |range: &&AddressRange| self.is_illegal(stream, &[**range], &[], peers);
             shown_reads = reads.iter().find(out).map_or(&[], std::slice::from_ref);
-            let out = |range: &&Span| self.is_illegal(stream, &[], &[**range], peers);
+            let out = |range: &&AddressRange| self.is_illegal(stream, &[], &[**range], peers);
             shown_writes = writes.iter().find(out).map_or(&[], std::slice::from_ref);
         }
-        let ranges = Ranges { reads: shown_reads, writes: shown_writes, ..Ranges::default() };
-        self.access(&access, ranges, peers, valid);
+        let ranges = [
+            AccessedRanges::new(AccessKind::Read, shown_reads),
+            AccessedRanges::new(AccessKind::Write, shown_writes),
+        ];
+        self.access(&operation, &ranges, peers, valid);
         let mut actions = if valid { actions() } else { vec![Action::Order] };
         let action = match actions.len() {
             1 => actions.swap_remove(0),
@@ -264,8 +264,8 @@ impl Machine {
         let streams = &self.streams;
         let executed = |epoch: Epoch| streams[epoch.stream as usize].executed >= epoch.seq;
         let device = self.pools[pool].device;
-        for (at, bytes) in self.pools[pool].release(keep, executed) {
-            self.free_on_device(device, at, bytes);
+        for chunk in self.pools[pool].release(keep, executed) {
+            self.free_on_device(device, chunk.start(), chunk.len());
         }
     }
 
@@ -326,7 +326,9 @@ impl Machine {
     ) -> Option<Allocation> {
         let freed = self.present.remove(at);
         if let Some(freed) = &freed {
-            self.log.note_freed(at, freed);
+            if !self.log.is_empty() {
+                self.late_frees.add(at, freed);
+            }
         }
         self.check_after(clock, move |shadow, before, out| shadow.free(at, by, before, out));
         freed

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::abi::*;
+use crate::access::origin::Origin;
+use crate::access::range::AddressRange;
+use crate::access::site::Site;
 use crate::check::findings::Findings;
-use crate::check::history::Origin;
-use crate::check::report::{Report, ReportKind, Site};
-use crate::machine::leaks::leak;
+use crate::check::report::{Report, ReportKind};
 use crate::machine::state::Machine;
 use crate::memory::address::AddressSpace;
 use crate::memory::mapping::{Mapping, Rights};
@@ -84,7 +85,7 @@ impl Machine {
         } else {
             addresses.take_aligned(bytes, alignment).ok_or(ERROR_OUT_OF_MEMORY)?
         };
-        self.check(move |machine| machine.shadow.unreserve(at, bytes));
+        self.check(move |machine| machine.shadow.unreserve(AddressRange::new(at, bytes)));
         self.virtual_memory.reserved.insert(at, Reserved { bytes, origin });
         Ok(at)
     }
@@ -98,7 +99,7 @@ impl Machine {
         }
         self.virtual_memory.reserved.remove(&at);
         self.virtual_memory.addresses.free_range(at, bytes);
-        self.check(move |machine| machine.shadow.unreserve(at, bytes));
+        self.check(move |machine| machine.shadow.unreserve(AddressRange::new(at, bytes)));
         Ok(())
     }
 
@@ -113,7 +114,7 @@ impl Machine {
             return Err(ERROR_INVALID_VALUE);
         }
         let at = self.take_from_device(device, bytes).ok_or(ERROR_OUT_OF_MEMORY)?;
-        self.check(move |machine| machine.shadow.renew(at, bytes));
+        self.check(move |machine| machine.shadow.clear_physical(AddressRange::new(at, bytes)));
         let origin = self.origin("create memory");
         let references = 1;
         let mappings = 0;
@@ -241,8 +242,9 @@ impl Machine {
         has_blocks: &dyn Fn(u64, u64) -> bool,
         findings: &mut Findings,
     ) {
-        let mut found = |device, address, bytes, origin: &Origin| {
-            findings.push(Report { device, ..leak(address, bytes, origin.site(None)) });
+        let mut found = |device, at, bytes, origin: &Origin| {
+            let memory = AddressRange::new(at, bytes);
+            findings.push(Report { device, ..Report::leak(memory, origin.site(None)) });
         };
         let mut used = BTreeSet::new();
         for (at, mapping) in self.present.mappings.iter() {
@@ -282,7 +284,7 @@ impl Machine {
             let is_complete = |epoch| clock.covers(epoch);
             let Some(used) = mapping.first_pending(is_complete, left) else { return };
             let found = Report::new(ReportKind::UnmapBeforeUse, by).after(Some(used.access.site()));
-            machine.findings.push(found.about(Some(mapping.device), used.at, used.bytes));
+            machine.findings.push(found.about(Some(mapping.device), used.bytes));
         });
     }
 
@@ -296,7 +298,7 @@ impl Machine {
         let at = physical.at;
         let bytes = physical.bytes;
         self.virtual_memory.physical.remove(&memory);
-        self.check(move |machine| machine.shadow.renew(at, bytes));
+        self.check(move |machine| machine.shadow.clear_physical(AddressRange::new(at, bytes)));
         self.free_on_device(device, at, bytes);
     }
 }

@@ -109,13 +109,13 @@ impl Session<'_> {
         while let Some(step) = self.step_by_itself()
             && self.complete(step)
         {}
-        self.run_launches(Machine::overdue);
+        self.run_launches(|machine| machine.log.overdue());
     }
 
     /// Runs the launches that checks wait for. One that waits for a word, or for a host callback,
     /// is left.
     pub(crate) fn run_checks(&mut self) {
-        self.run_launches(Machine::awaited);
+        self.run_launches(|machine| machine.log.awaited());
     }
 
     /// Runs launches until `next` returns none.

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use smallvec::SmallVec;
 
 use crate::access::clock::{Clock, Epoch};
+use crate::access::range::AddressRange;
 use crate::memory::address::ALIGNMENT;
 
 /// The granularity of a pool's growth, in bytes.
@@ -109,7 +110,7 @@ impl DriverPool {
 
     /// Takes memory that is free by the rules that add no wait.
     pub(crate) fn reuse(&mut self, asked: u64, known: &Known<'_>) -> Option<Grant> {
-        self.forget_frees_that_the_host_has_seen(known.host);
+        self.remove_frees_that_the_host_has_seen(known.host);
         let rules: [&dyn Fn(Epoch) -> bool; 3] = [
             &|epoch| epoch.stream == known.stream,
             &|epoch| self.follow_event_dependencies && known.clock.covers(epoch),
@@ -178,7 +179,7 @@ impl DriverPool {
         &mut self,
         keep: u64,
         executed: impl Fn(Epoch) -> bool,
-    ) -> Vec<(u64, u64)> {
+    ) -> Vec<AddressRange> {
         let mut released = Vec::new();
         if self.reserved.current <= keep {
             return released;
@@ -189,12 +190,12 @@ impl DriverPool {
             let idle: u64 = parts.filter(|(_, free)| done(free)).map(|(_, free)| free.bytes).sum();
             if idle == bytes && self.reserved.current - bytes >= keep {
                 self.reserved.current -= bytes;
-                released.push((chunk, bytes));
+                released.push(AddressRange::new(chunk, bytes));
             }
         }
-        for &(chunk, bytes) in &released {
-            self.chunks.remove(&chunk);
-            while let Some((&at, _)) = self.free.range(chunk..chunk + bytes).next() {
+        for chunk in &released {
+            self.chunks.remove(&chunk.start());
+            while let Some((&at, _)) = self.free.range(chunk.start()..chunk.end()).next() {
                 self.remove_free(at);
             }
         }
@@ -232,7 +233,7 @@ impl DriverPool {
     }
 
     /// Removes the frees that the host has found complete: their memory is free for every stream.
-    fn forget_frees_that_the_host_has_seen(&mut self, host: &Clock) {
+    fn remove_frees_that_the_host_has_seen(&mut self, host: &Clock) {
         if self.host == *host {
             return; // later frees are not in this clock
         }

@@ -11,7 +11,8 @@ use smallvec::SmallVec;
 
 use crate::abi::{ERROR_INVALID_VALUE, Outcome};
 use crate::access::clock::Epoch;
-use crate::check::history::{Access, Origin};
+use crate::access::origin::{Access, Origin};
+use crate::access::range::AddressRange;
 use crate::memory::address::{device_of, is_virtual};
 
 /// All mappings, by virtual address. They do not overlap.
@@ -73,9 +74,7 @@ impl Rights {
 #[derive(Clone)]
 pub(crate) struct Use {
     pub(crate) access: Access,
-    pub(crate) at: u64,
-    pub(crate) bytes: u64,
-    writes: bool,
+    pub(crate) bytes: AddressRange,
 }
 
 /// The accessor of memory.
@@ -120,8 +119,8 @@ impl Mapping {
         known: impl Fn(Epoch) -> bool,
         left: Rights,
     ) -> Option<&Use> {
-        let needs = |used: &Use| Rights::needed(used.writes);
-        self.used.iter().find(|used| left < needs(used) && !known(used.access.epoch))
+        let needs = |used: &Use| Rights::needed(used.access.kind.writes());
+        self.used.iter().find(|used| left < needs(used) && !known(used.access.epoch()))
     }
 
     fn allows(&self, by: Reach<'_>, writes: bool) -> bool {
@@ -189,20 +188,22 @@ impl Mappings {
     }
 
     /// Records a use of the mappings in the range.
-    pub(crate) fn note(&mut self, at: u64, bytes: u64, access: &Access, writes: bool) {
+    pub(crate) fn record_use(&mut self, range: AddressRange, access: &Access) {
+        let at = range.start();
         if !is_virtual(at) {
             return;
         }
         let first = self.around(at).map_or(at, |(start, _)| start);
-        for (&start, mapping) in self.0.range_mut(first..at.saturating_add(bytes)) {
-            let from = start.max(at);
-            let to = (start + mapping.bytes).min(at.saturating_add(bytes));
-            let stream = access.epoch.stream;
+        for (&start, mapping) in self.0.range_mut(first..range.end()) {
+            let used =
+                AddressRange::between(start.max(at), (start + mapping.bytes).min(range.end()));
+            let stream = access.epoch().stream;
+            let writes = access.kind.writes();
             // A write needs more rights: a later read does not hide it.
-            mapping
-                .used
-                .retain(|used| used.access.epoch.stream != stream || (used.writes && !writes));
-            mapping.used.push(Use { access: access.clone(), at: from, bytes: to - from, writes });
+            mapping.used.retain(|used| {
+                used.access.epoch().stream != stream || (used.access.kind.writes() && !writes)
+            });
+            mapping.used.push(Use { access: access.clone(), bytes: used });
         }
     }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::check::history::{Access, Origin};
+use crate::access::origin::{Operation, Origin};
 use crate::memory::address::{device_of, is_virtual};
 use crate::memory::mapping::{Mappings, Reach, Rights};
 
@@ -25,7 +25,7 @@ pub(crate) struct Allocation {
     pub(crate) bytes: u64,
     pub(crate) home: Home,
     /// The operation that uses must come after, if the allocation is stream-ordered.
-    pub(crate) made: Option<Access>,
+    pub(crate) made: Option<Operation>,
     pub(crate) origin: Arc<Origin>,
     pub(crate) tag: Option<Arc<str>>,
 }

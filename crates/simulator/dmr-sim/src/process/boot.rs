@@ -194,7 +194,7 @@ const CHECKS: [(&str, Switch); 7] = [
 impl Setting for CheckSettings {
     fn valid() -> String {
         let checks = CHECKS.iter().map(|(name, _)| *name);
-        let names: BTreeSet<&str> = checks.chain(KINDS.iter().map(|(name, _)| *name)).collect();
+        let names: BTreeSet<&str> = checks.chain(KINDS.iter().map(|known| known.name)).collect();
         let names: Vec<_> = names.into_iter().collect();
         format!(
             "names, separated by commas and with `no-` in front or not, of {}",

@@ -7,7 +7,7 @@ use dmr_ptx::{Checks, Limits};
 
 use crate::abi::Code;
 use crate::access::clock::Clock;
-use crate::check::declared::DeclaredUse;
+use crate::access::declaration::DeclaredUse;
 use crate::check::report::{Report, ReportKind, Verdict};
 use crate::host::callback;
 use crate::host::faults::{CallCounts, Hold};

@@ -4,6 +4,8 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 
+use crate::access::range::AddressRange;
+
 /// The bytes of a page. Its bits take an eighth of that.
 const PAGE: u64 = 4096;
 /// The bytes whose bits are in one word.
@@ -43,7 +45,7 @@ impl Chunk {
     }
 
     /// Returns the contiguous ranges of the chunk.
-    fn ranges(self) -> impl Iterator<Item = (u64, u64)> {
+    fn ranges(self) -> impl Iterator<Item = AddressRange> {
         let mut rest = self.mask;
         let start = self.index * WORD;
         std::iter::from_fn(move || {
@@ -53,7 +55,7 @@ impl Chunk {
             }
             let length = u64::from((!(rest >> from)).trailing_zeros()).min(WORD - from);
             rest &= !((u64::MAX >> (WORD - length)) << from);
-            Some((start + from, start + from + length))
+            Some(AddressRange::new(start + from, length))
         })
     }
 }
@@ -137,7 +139,7 @@ impl ByteSet {
     }
 
     /// Returns the ranges of the set: maximal ones, by address.
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = AddressRange> {
         let mut pages: Vec<_> = self.pages.iter().map(|(&page, &index)| (page, index)).collect();
         pages.sort_unstable();
         let short = pages.into_iter().flat_map(|(page, index)| {
@@ -146,7 +148,8 @@ impl ByteSet {
                 Chunk { index: page * (PAGE / WORD) + word as u64, mask }.ranges()
             })
         });
-        merged(short.peekable(), self.long.iter().map(|(&from, &to)| (from, to)).peekable())
+        let long = self.long.iter().map(|(&from, &to)| AddressRange::between(from, to));
+        merged(short.peekable(), long.peekable())
     }
 
     fn page(&self, page: u64) -> Option<u32> {
@@ -177,27 +180,27 @@ impl ByteSet {
 fn merged<I, J>(
     mut a: std::iter::Peekable<I>,
     mut b: std::iter::Peekable<J>,
-) -> impl Iterator<Item = (u64, u64)>
+) -> impl Iterator<Item = AddressRange>
 where
-    I: Iterator<Item = (u64, u64)>,
-    J: Iterator<Item = (u64, u64)>,
+    I: Iterator<Item = AddressRange>,
+    J: Iterator<Item = AddressRange>,
 {
     let mut next = move || match (a.peek(), b.peek()) {
-        (Some(x), Some(y)) if x.0 <= y.0 => a.next(),
+        (Some(x), Some(y)) if x.start() <= y.start() => a.next(),
         (Some(_), None) => a.next(),
         _ => b.next(),
     };
     let mut pending = None;
     std::iter::from_fn(move || {
-        let (from, mut to) = pending.take().or_else(&mut next)?;
+        let mut joined: AddressRange = pending.take().or_else(&mut next)?;
         while let Some(range) = next() {
-            if range.0 > to {
+            if range.start() > joined.end() {
                 pending = Some(range);
                 break;
             }
-            to = to.max(range.1);
+            joined = AddressRange::between(joined.start(), joined.end().max(range.end()));
         }
-        Some((from, to))
+        Some(joined)
     })
 }
 
@@ -232,7 +235,7 @@ mod tests {
                 match (is_in, start) {
                     (true, None) => start = Some(at as u64),
                     (false, Some(from)) => {
-                        ranges.push((from, at as u64));
+                        ranges.push(AddressRange::between(from, at as u64));
                         start = None;
                     }
                     _ => {}
