@@ -69,15 +69,19 @@ pub use access::site::{GraphNode, KernelSite, Site};
 pub use check::report::{Report, ReportKind, Verdict};
 pub use check::undeclared::Undeclared;
 pub use dmr_ptx::{Checks, Limits};
-pub use driver::{driver_functions, is_capture_mode_global, reset_capture_mode};
+pub use driver::driver_functions;
+pub use host::capture_mode::{is_capture_mode_global, reset_capture_mode};
 pub use host::faults::{CallCounts, Hold};
 pub use host::fork::calls_of_forked_child;
 pub use host::label::{LabelGuard, label};
-pub use kernel::body::{Footprint, KernelArgs, KernelMemory};
-pub use machine::refusals::Refusal;
+pub use kernel::args::KernelArgs;
+pub use kernel::footprint::Footprint;
+pub use kernel::memory::KernelMemory;
+pub use kernel::refusal::Refusal;
+pub use machine::config::{HostOrder, Policy};
 pub use machine::session::is_inside_driver_call;
 pub use process::boot::{EXIT_STATUS, boot, boot_library};
 pub use process::install::{
     Because, Driver, InstallError, SelectError, install, select, select_for,
 };
-pub use process::universe::{HostOrder, HostToken, Policy, Universe, UniverseBuilder};
+pub use process::universe::{HostToken, Universe, UniverseBuilder};

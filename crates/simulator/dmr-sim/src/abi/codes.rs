@@ -1,8 +1,9 @@
 //! The driver's result codes, with their names and sentences (NVIDIA's `CUresult`).
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_int};
 
-use crate::abi::Code;
+/// A `CUresult`.
+pub(crate) type Code = c_int;
 
 macro_rules! codes {
     ($($name:ident = $code:literal, $text:literal;)*) => {

@@ -12,8 +12,6 @@ use std::ffi::{c_int, c_uint};
 
 pub(crate) use crate::abi::codes::*;
 
-/// A `CUresult`.
-pub(crate) type Code = c_int;
 /// A `CUdevice`: the ordinal.
 pub(crate) type CUdevice = c_int;
 /// A `CUdeviceptr`.

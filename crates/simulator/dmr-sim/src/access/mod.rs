@@ -2,6 +2,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod declaration;
+pub(crate) mod kind;
 pub(crate) mod origin;
 pub(crate) mod range;
 pub(crate) mod site;

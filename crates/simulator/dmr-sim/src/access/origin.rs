@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::access::clock::Epoch;
 use crate::access::declaration::Declaration;
+use crate::access::kind::AccessKind;
 use crate::access::site::{GraphNode, Site};
 use crate::host::label::CallStack;
 
@@ -19,38 +20,6 @@ pub(crate) struct Operation {
 pub(crate) struct Access {
     pub(crate) operation: Operation,
     pub(crate) kind: AccessKind,
-}
-
-/// The kind of an access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AccessKind {
-    Read,
-    /// A read by an atomic operation of a kernel.
-    AtomicRead,
-    Write,
-    /// A write by an atomic operation of a kernel.
-    AtomicWrite,
-    /// A plain read of bytes that the launch has written before by atomic operations: it needs no
-    /// earlier content, but it can race with the atomic operations of others.
-    ReadBack,
-    /// A wait of a stream for a word.
-    WordRead,
-    /// A write of a word by a stream.
-    WordWrite,
-}
-
-impl AccessKind {
-    #[inline]
-    pub(crate) fn writes(self) -> bool {
-        matches!(self, Self::Write | Self::AtomicWrite | Self::WordWrite)
-    }
-
-    /// Returns whether it can race with any other access. Two accesses that are not plain never
-    /// race with each other.
-    #[inline]
-    pub(crate) fn is_plain(self) -> bool {
-        matches!(self, Self::Read | Self::Write | Self::ReadBack)
-    }
 }
 
 /// The name of an operation and the place of its submission.

@@ -1,6 +1,6 @@
 //! The findings of a universe so far: bounded, without the kinds that are ignored.
 
-use crate::access::origin::AccessKind;
+use crate::access::kind::AccessKind;
 use crate::access::site::{GraphNode, Site};
 use crate::check::report::{Report, ReportKind, Verdict};
 use crate::kernel::recording::Sites;

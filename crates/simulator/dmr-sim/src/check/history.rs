@@ -11,8 +11,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::access::clock::{Clock, Epoch};
+use crate::access::kind::AccessKind;
 use crate::access::origin::Access;
-use crate::access::origin::AccessKind;
 use crate::access::range::AddressRange;
 use crate::access::site::Site;
 use crate::check::report::ReportKind;

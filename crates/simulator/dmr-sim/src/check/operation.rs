@@ -1,7 +1,8 @@
 //! The checks of one operation: its declared accesses, or those that a launch has recorded.
 
 use crate::access::clock::Clock;
-use crate::access::origin::{AccessKind, Operation};
+use crate::access::kind::AccessKind;
+use crate::access::origin::Operation;
 use crate::access::range::{AccessedRanges, AddressRange};
 use crate::check::findings::Findings;
 use crate::check::history::{Before, Check};

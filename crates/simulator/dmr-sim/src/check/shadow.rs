@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::access::origin::AccessKind;
+use crate::access::kind::AccessKind;
 use crate::access::range::AddressRange;
 use crate::access::site::Site;
 use crate::check::findings::Findings;

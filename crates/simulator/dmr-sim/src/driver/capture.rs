@@ -1,17 +1,18 @@
 //! Stream capture: the capturing streams, the calls that are refused meanwhile, and the threads'
 //! capture modes. `crate::machine::graph` has the graphs that are captured.
 
-use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
+use super::chapter::{chapter, put, put_optional, required};
 use super::graph::read_nodes;
-use super::{chapter, put, put_optional, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
+use crate::driver::call::{Scope, driver_call};
+use crate::host::capture_mode::{GLOBAL, MODE_OF_THREAD, RELAXED};
 use crate::host::current_context::current_context;
 use crate::host::fork::refuse_in_child;
-use crate::machine::session::{Scope, Session, driver_call};
-use crate::machine::state::{Capture, Machine, Stream, StreamKind};
+use crate::machine::session::Session;
+use crate::machine::state::{Capture, StreamKind};
 
 chapter![
     cuStreamBeginCapture_v2,
@@ -24,35 +25,6 @@ chapter![
     cuStreamUpdateCaptureDependencies_v2,
     cuThreadExchangeStreamCaptureMode,
 ];
-
-/// `CU_STREAM_CAPTURE_MODE_GLOBAL`: a capture forbids unsafe calls to every thread; a thread in
-/// this mode obeys the captures of all threads. `THREAD_LOCAL`, 1: a capture forbids them to the
-/// capturing thread; a thread in this mode obeys its own captures.
-const GLOBAL: c_int = 0;
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`: a capture forbids nothing on other streams; a thread in this
-/// mode obeys no capture.
-const RELAXED: c_int = 2;
-
-thread_local! {
-    static MODE_OF_THREAD: Cell<c_int> = const { Cell::new(GLOBAL) };
-}
-
-/// Returns whether the calling thread is in the capture mode that it started in, `GLOBAL`.
-///
-/// For tests of code that exchanges the mode by `cuThreadExchangeStreamCaptureMode` and must
-/// restore it.
-#[must_use]
-pub fn is_capture_mode_global() -> bool {
-    MODE_OF_THREAD.get() == GLOBAL
-}
-
-/// Puts the calling thread back into the capture mode that it started in.
-///
-/// For tests that continue after a device was lost: then `cuThreadExchangeStreamCaptureMode` fails,
-/// too, and the mode is not restored.
-pub fn reset_capture_mode() {
-    MODE_OF_THREAD.set(GLOBAL);
-}
 
 pub(super) extern "C" fn cuStreamBeginCapture_v2(stream: Handle, mode: c_int) -> Code {
     driver_call("cuStreamBeginCapture_v2", Scope::Stream(stream), |session| {
@@ -303,125 +275,4 @@ unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> Code
         return refuse_in_child().and_then(|()| exchange()).err().unwrap_or(SUCCESS);
     }
     driver_call("cuThreadExchangeStreamCaptureMode", Scope::Context, |_| exchange())
-}
-
-impl Machine {
-    /// Returns whether work for the stream becomes part of a graph instead of being executed. Work
-    /// for the legacy stream is refused while a blocking stream of its context captures.
-    pub(crate) fn captured(&mut self, stream: u32) -> Outcome<bool> {
-        let this = &self.streams[stream as usize];
-        if let Some(capture) = this.capture {
-            return if capture.invalidated {
-                Err(ERROR_STREAM_CAPTURE_INVALIDATED)
-            } else {
-                Ok(true)
-            };
-        }
-        let mut implicit = false;
-        for capture in self.captures_implied(stream) {
-            capture.invalidated = true;
-            implicit = true;
-        }
-        if implicit { Err(ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(false) }
-    }
-
-    /// Returns the captures of blocking streams of the same context, if the stream is the legacy
-    /// one.
-    fn captures_implied(&mut self, stream: u32) -> impl Iterator<Item = &mut Capture> {
-        let this = &self.streams[stream as usize];
-        let legacy = this.kind == StreamKind::Legacy;
-        let context = this.context;
-        let implied = move |other: &&mut Stream| {
-            legacy && other.context == context && other.kind == StreamKind::Blocking
-        };
-        self.streams.iter_mut().filter(implied).filter_map(|other| other.capture.as_mut())
-    }
-
-    /// Refuses a call that a capturing stream does not accept, and invalidates its capture.
-    pub(crate) fn refuse_if_capturing(&mut self, stream: u32) -> Outcome {
-        match &mut self.streams[stream as usize].capture {
-            Some(capture) => {
-                capture.invalidated = true;
-                Err(ERROR_STREAM_CAPTURE_UNSUPPORTED)
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Refuses a call that the captures in progress forbid to this thread, and invalidates them:
-    /// captures of this thread that are not relaxed, and captures of other threads in global mode.
-    /// A thread that has exchanged its mode obeys only its own captures, or none.
-    pub(crate) fn refuse_while_capturing(&mut self) -> Outcome {
-        let of_thread = MODE_OF_THREAD.get();
-        if of_thread == RELAXED {
-            return Ok(());
-        }
-        let me = std::thread::current().id();
-        let mut refused = false;
-        for stream in &mut self.streams {
-            if let Some(capture) = &mut stream.capture
-                && capture.mode != RELAXED
-                && (capture.by == me || (capture.mode == GLOBAL && of_thread == GLOBAL))
-            {
-                capture.invalidated = true;
-                refused = true;
-            }
-        }
-        if refused { Err(ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
-    }
-
-    /// Refuses a call while any stream of a context captures, in whatever modes, and invalidates
-    /// those captures.
-    pub(crate) fn refuse_while_any_captures(&mut self, context: u32) -> Outcome {
-        let mut refused = false;
-        for stream in self.streams.iter_mut().filter(|stream| stream.context == context) {
-            if let Some(capture) = &mut stream.capture {
-                capture.invalidated = true;
-                refused = true;
-            }
-        }
-        if refused { Err(ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
-    }
-
-    /// Invalidates the capture, which can then only be ended.
-    pub(crate) fn invalidate(&mut self, capture: u32) {
-        for stream in &mut self.streams {
-            if let Some(this) = stream.capture.as_mut().filter(|this| this.id == capture) {
-                this.invalidated = true;
-            }
-        }
-    }
-
-    /// Returns whether a wait belongs to a capture. A stream that waits for a captured event joins
-    /// the capture; a capturing stream that waits for an event from outside of its capture
-    /// invalidates it.
-    pub(crate) fn wait_inside_capture(&mut self, stream: u32, event: u32) -> Outcome<bool> {
-        let captured = self.event(event)?.captured;
-        match (self.streams[stream as usize].capture, captured) {
-            (None, None) => Ok(false),
-            (None, Some(captured)) => {
-                let mut under_way = self.streams.iter().filter_map(|stream| stream.capture);
-                let capture = under_way.find(|capture| capture.id == captured.id);
-                let capture = capture.ok_or(ERROR_CAPTURED_EVENT)?;
-                let joined = Some(Capture { origin: false, ..capture });
-                self.streams[stream as usize].capture = joined;
-                Ok(true)
-            }
-            (Some(capture), Some(other)) if capture.id == other.id => Ok(true),
-            (Some(capture), _) => {
-                self.invalidate(capture.id);
-                Err(ERROR_STREAM_CAPTURE_ISOLATION)
-            }
-        }
-    }
-
-    /// Frees the memory of destroyed pools that have no live block any more.
-    pub(crate) fn bury_dead_pools(&mut self) {
-        for index in 0..self.dead_pools.len() {
-            let pool = self.dead_pools[index] as usize;
-            if self.pools[pool].blocks_out() == 0 {
-                self.trim(pool, 0);
-            }
-        }
-    }
 }

@@ -6,7 +6,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use super::{chapter, put};
+use super::chapter::{chapter, put};
 use crate::abi::*;
 use crate::access::declaration::DeclaredUse;
 use crate::access::range::AddressRange;
@@ -113,7 +113,7 @@ unsafe extern "C" fn dmrSimDeclarationBegun(
 }
 
 extern "C" fn dmrSimDeclarationEnded(universe: u32, id: u64) -> Code {
-    tell(universe, |session| session.end_declaration(id))
+    tell(universe, |session| session.declarations.end(id))
 }
 
 /// Writes the findings about the work by which a device was lost to `text`, as UTF-8, and the

@@ -1,12 +1,13 @@
 //! Copies of one dimension: which sides may be pageable host memory, and when the host waits.
 
-use super::chapter;
+use super::chapter::chapter;
 use crate::abi::handle::Kind;
 use crate::abi::*;
+use crate::driver::call::{Scope, driver_call};
 use crate::machine::graph::NodeWork;
 use crate::machine::operation::Action;
-use crate::machine::session::{Scope, Session, driver_call};
-use crate::machine::transfers::{CopyWork, Rows};
+use crate::machine::session::Session;
+use crate::machine::work::{CopyWork, Rows};
 use crate::memory::address;
 
 chapter![

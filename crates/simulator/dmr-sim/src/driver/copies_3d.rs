@@ -2,11 +2,11 @@
 
 use std::ffi::{c_uint, c_void};
 
-use super::chapter;
+use super::chapter::chapter;
 use super::copies::{Pageable, submit_copy};
 use crate::abi::*;
-use crate::machine::session::{Scope, driver_call};
-use crate::machine::transfers::Rows;
+use crate::driver::call::{Scope, driver_call};
+use crate::machine::work::Rows;
 
 chapter![
     cuMemcpy2D_v2,

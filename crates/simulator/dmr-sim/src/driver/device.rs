@@ -2,12 +2,12 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
-use super::{chapter, put};
+use super::chapter::{chapter, put};
 use crate::abi::*;
+use crate::driver::call::{Scope, driver_call};
 use crate::host::fork::refuse_in_child;
 use crate::host::initialised::{initialised, refuse_before};
 use crate::machine::registry;
-use crate::machine::session::{Scope, driver_call};
 
 chapter![
     cuInit,

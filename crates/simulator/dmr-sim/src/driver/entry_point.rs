@@ -2,8 +2,9 @@
 
 use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
 
+use super::chapter::{chapter, put};
 use super::refused::refuse;
-use super::{chapter, put, symbols};
+use super::symbols::symbols;
 use crate::abi::*;
 
 chapter![cuGetProcAddress, cuGetProcAddress_v2, cuGetExportTable];

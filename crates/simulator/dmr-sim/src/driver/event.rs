@@ -2,13 +2,12 @@
 
 use std::ffi::c_uint;
 
-use super::{chapter, put, required};
+use super::chapter::{chapter, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
+use crate::driver::call::{Scope, driver_call};
 use crate::machine::graph::NodeWork;
-use crate::machine::operation::Action;
-use crate::machine::session::{Scope, driver_call};
-use crate::machine::state::{Event, Machine, Recorded};
+use crate::machine::state::Event;
 
 chapter![
     cuEventCreate,
@@ -88,30 +87,6 @@ fn record(name: &'static str, event: Handle, stream: Handle, flags: c_uint) -> C
         session.record_event(index, stream);
         Ok(())
     })
-}
-
-impl Machine {
-    /// Records an event after all work of a stream. An event that was destroyed is ignored.
-    pub(crate) fn record_event(&mut self, event: u32, stream: u32) {
-        let (epoch, deps) = self.begin(stream);
-        self.push(epoch, deps, Action::Order);
-        let clock = self.streams[stream as usize].clock.clone();
-        if let Ok(event) = self.event(event) {
-            event.recorded = Some(Recorded { epoch, clock });
-            event.captured = None;
-        }
-    }
-
-    /// Makes later work of a stream come after the last record of an event; an event that was never
-    /// recorded is complete.
-    pub(crate) fn wait_for_event(&mut self, event: u32, stream: u32) {
-        let recorded = self.event(event).ok().and_then(|event| event.recorded.clone());
-        let Some(recorded) = recorded else { return };
-        let (epoch, mut deps) = self.begin(stream);
-        self.streams[stream as usize].clock.join(&recorded.clock);
-        deps.push(recorded.epoch);
-        self.push(epoch, deps, Action::Order);
-    }
 }
 
 extern "C" fn cuEventQuery(event: Handle) -> Code {

@@ -2,10 +2,11 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use super::{chapter, put, put_optional};
+use super::chapter::{chapter, put, put_optional};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::machine::session::{Scope, Session, driver_call};
+use crate::driver::call::{Scope, driver_call};
+use crate::machine::session::Session;
 
 chapter![
     cuFuncGetAttribute,
@@ -48,12 +49,6 @@ impl Session<'_> {
         let index = self.index_of(Kind::Function, handle);
         let index = index.or_else(|_| self.index_of(Kind::Kernel, handle))?;
         self.entry(index).map(|_| index)
-    }
-
-    /// Returns the kernel of a function, if its module is still loaded.
-    pub(super) fn entry(&self, index: u32) -> Outcome<&dmr_ptx::Kernel> {
-        let &(module, place) = self.functions.get(index as usize).ok_or(ERROR_INVALID_HANDLE)?;
-        self.module(module)?.kernels().get(place).ok_or(ERROR_INVALID_HANDLE)
     }
 
     /// Returns the program that has a function.

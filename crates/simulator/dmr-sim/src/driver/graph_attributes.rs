@@ -2,11 +2,12 @@
 
 use std::ffi::c_int;
 
+use super::chapter::{chapter, put, required};
 use super::launch::{LaunchAttributes, Shape, check};
-use super::{chapter, put, required};
 use crate::abi::*;
+use crate::driver::call::{Scope, driver_call};
 use crate::machine::graph::NodeWork;
-use crate::machine::session::{Scope, Session, driver_call};
+use crate::machine::session::Session;
 
 chapter![
     cuGraphKernelNodeGetAttribute,

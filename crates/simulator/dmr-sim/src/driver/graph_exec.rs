@@ -2,12 +2,13 @@
 
 use std::ffi::{c_char, c_int, c_ulonglong};
 
-use super::{chapter, put, put_optional, required};
+use super::chapter::{chapter, put, put_optional, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::machine::executable::AUTO_FREE_ON_LAUNCH;
+use crate::driver::call::{Scope, driver_call};
+use crate::machine::graph::AUTO_FREE_ON_LAUNCH;
 use crate::machine::graph::NodeWork;
-use crate::machine::session::{Scope, Session, driver_call};
+use crate::machine::session::Session;
 
 chapter![
     cuGraphInstantiateWithFlags,

@@ -1,13 +1,14 @@
 //! Graph management: what a program has made a node of: its order with other nodes, and the
 //! parameters of some kinds.
 
+use super::chapter::{chapter, put};
 use super::graph::put_nodes;
 use super::graph_params::{AllocParams, HostParams};
-use super::{chapter, put};
 use crate::abi::handle::Kind;
 use crate::abi::*;
+use crate::driver::call::{Scope, driver_call};
 use crate::machine::graph::NodeWork;
-use crate::machine::session::{Scope, Session, driver_call};
+use crate::machine::session::Session;
 
 chapter![
     cuGraphNodeGetDependencies,

@@ -2,9 +2,9 @@
 
 use std::ffi::{c_int, c_ulonglong};
 
-use super::{chapter, put, required};
+use super::chapter::{chapter, put, required};
 use crate::abi::*;
-use crate::machine::session::{Scope, driver_call};
+use crate::driver::call::{Scope, driver_call};
 
 chapter![cuDeviceGetGraphMemAttribute, cuDeviceSetGraphMemAttribute, cuDeviceGraphMemTrim];
 

@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 
+use super::chapter::{chapter, put, required};
 use super::copies_3d::Copy3D;
 use super::graph::{graph_of, read_nodes};
 use super::graph_params::{
@@ -9,11 +10,11 @@ use super::graph_params::{
     fill_node, free_node, host_node,
 };
 use super::launch::{KernelParams, LaunchAttributes};
-use super::{chapter, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
+use crate::driver::call::{Scope, driver_call};
 use crate::machine::graph::{Node, NodeWork};
-use crate::machine::session::{Scope, Session, driver_call};
+use crate::machine::session::Session;
 
 chapter![
     cuGraphAddEmptyNode,

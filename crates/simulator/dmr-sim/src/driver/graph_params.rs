@@ -2,17 +2,18 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use super::chapter;
+use super::chapter::chapter;
 use super::copies::copy_work;
 use super::copies_3d::Copy3D;
 use super::graph::graph_of;
 use super::launch::{KernelParams, LaunchAttributes};
 use super::memset::Area;
 use crate::abi::*;
+use crate::driver::call::{Scope, driver_call};
+use crate::machine::graph::GraphMemory;
 use crate::machine::graph::NodeWork;
-use crate::machine::graph_memory::GraphMemory;
-use crate::machine::operation::{HostCall, HostPtr};
-use crate::machine::session::{Scope, Session, driver_call};
+use crate::machine::session::Session;
+use crate::machine::work::{HostCall, HostPtr};
 
 chapter![
     cuGraphKernelNodeSetParams,

@@ -3,12 +3,13 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use super::arguments::Arguments;
-use super::chapter;
+use super::chapter::chapter;
 use super::function::MAX_DYNAMIC_SHARED_BYTES;
 use crate::abi::*;
-use crate::kernel::body::KernelArgs;
+use crate::driver::call::{Scope, driver_call};
+use crate::kernel::args::KernelArgs;
 use crate::machine::graph::NodeWork;
-use crate::machine::session::{Scope, Session, driver_call};
+use crate::machine::session::Session;
 
 chapter![cuLaunchKernel, cuLaunchKernelEx, cuLaunchCooperativeKernel];
 
@@ -210,7 +211,7 @@ unsafe fn launch(
     let stream = session.stream(stream)?;
     // SAFETY: by this function's contract.
     let (function, args) = unsafe { prepare(session, function, shape, arguments)? };
-    super::execution::launch(session, stream, function, args)
+    crate::machine::launch::launch(session, stream, function, args)
 }
 
 /// Checks a launch, and copies its arguments. Returns the kernel's function with them.
@@ -303,7 +304,7 @@ impl KernelParams {
         // SAFETY: by this function's contract.
         let (function, args) =
             unsafe { prepare(session, function, shape, Arguments { params, extra })? };
-        super::execution::kernel(session, function)?;
+        crate::machine::launch::kernel(session, function)?;
         Ok(NodeWork::Kernel { function, args })
     }
 }

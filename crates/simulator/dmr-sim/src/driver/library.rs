@@ -3,13 +3,13 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+use super::chapter::{chapter, put, required};
 use super::module::{enumerate, put_variable, read};
-use super::{chapter, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
+use crate::driver::call::{Scope, driver_call};
 use crate::kernel::compiler_log::{CompilerLog, LogBuffers};
 use crate::kernel::image::{Refused, bytes_of};
-use crate::machine::session::{Scope, driver_call};
 
 chapter![
     cuLibraryLoadData,

@@ -2,13 +2,13 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::{chapter, put, put_optional, required};
+use super::chapter::{chapter, put, put_optional, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
 use crate::kernel::compiler_log::{CompilerLog, LogBuffers};
 use crate::kernel::image::{Linker, Refused, unwrap};
 
-use crate::machine::session::{Scope, driver_call};
+use crate::driver::call::{Scope, driver_call};
 
 chapter![cuLinkCreate_v2, cuLinkAddData_v2, cuLinkAddFile_v2, cuLinkComplete, cuLinkDestroy,];
 

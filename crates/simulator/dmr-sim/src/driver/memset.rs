@@ -1,9 +1,9 @@
 //! Memsets, of one and two dimensions.
 
-use super::chapter;
+use super::chapter::chapter;
 use crate::abi::*;
-use crate::machine::session::{Scope, driver_call};
-use crate::machine::transfers::{FillWork, Rows};
+use crate::driver::call::{Scope, driver_call};
+use crate::machine::work::{FillWork, Rows};
 use crate::memory::address;
 
 chapter![

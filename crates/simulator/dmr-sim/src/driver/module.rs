@@ -2,13 +2,13 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use super::{chapter, put, put_optional, required};
+use super::chapter::{chapter, put, put_optional, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
+use crate::driver::call::{Scope, driver_call};
 use crate::kernel::compiler_log::{CompilerLog, LogBuffers};
 use crate::kernel::image::{Refused, bytes_of};
-use crate::machine::modules::Module;
-use crate::machine::session::{Scope, Session, driver_call};
+use crate::machine::session::Session;
 
 chapter![
     cuModuleLoad,
@@ -199,11 +199,6 @@ pub(super) fn name_of<'a>(name: *const c_char) -> Outcome<&'a str> {
 }
 
 impl Session<'_> {
-    /// Returns a loaded module.
-    pub(crate) fn module(&self, index: u32) -> Outcome<&Module> {
-        self.modules.get(&index).ok_or(ERROR_INVALID_HANDLE)
-    }
-
     /// Returns the index of the function with this name.
     pub(crate) fn find_function(&mut self, module: u32, name: *const c_char) -> Outcome<u32> {
         let entries = self.module(module)?.kernels();

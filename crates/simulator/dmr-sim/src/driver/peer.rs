@@ -2,10 +2,11 @@
 
 use std::ffi::{c_int, c_uint};
 
-use super::{chapter, put};
+use super::chapter::{chapter, put};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::machine::session::{Scope, Session, driver_call};
+use crate::driver::call::{Scope, driver_call};
+use crate::machine::session::Session;
 
 chapter![cuDeviceCanAccessPeer, cuCtxEnablePeerAccess, cuCtxDisablePeerAccess];
 

@@ -28,7 +28,7 @@ macro_rules! per_thread {
             }
         })*
 
-        super::chapter![$($name),*];
+        super::chapter::chapter![$($name),*];
     };
 }
 

@@ -2,13 +2,14 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use super::chapter::{chapter, put, required};
 use super::virtual_memory::device as location_device;
-use super::{chapter, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::pool_attribute::*;
 use crate::abi::*;
+use crate::driver::call::{Scope, driver_call};
 use crate::machine::graph::NodeWork;
-use crate::machine::session::{Scope, Session, driver_call};
+use crate::machine::session::Session;
 use crate::memory::driver_pool::DriverPool;
 use crate::memory::mapping::Rights;
 

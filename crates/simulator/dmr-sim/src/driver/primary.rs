@@ -2,12 +2,13 @@
 
 use std::ffi::{c_int, c_uint};
 
+use super::chapter::{chapter, put, required};
 use super::context::end;
-use super::{chapter, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
+use crate::driver::call::{Scope, driver_call};
 use crate::machine::registry;
-use crate::machine::session::{Scope, Session, driver_call};
+use crate::machine::session::Session;
 use crate::memory::address;
 use crate::memory::memory_map::Home;
 

@@ -9,15 +9,17 @@
 use std::ffi::c_int;
 
 use crate::abi::{Code, ERROR_INVALID_CONTEXT, ERROR_INVALID_DEVICE, ERROR_NOT_SUPPORTED};
+use crate::driver::call::{Scope, driver_call};
 use crate::host::current_context::current_context;
-use crate::machine::session::{Scope, Session, driver_call};
+use crate::host::faults::CallCounts;
+use crate::machine::session::Session;
 
 /// Makes one function for each name. On the platforms of the simulator the caller of a C function
 /// removes its arguments, so their number and types have no effect.
 macro_rules! refused {
     ($($name:ident)*) => {
         /// The symbols that are refused, sorted by name.
-        pub(super) const SYMBOLS: &[super::Symbol] = &[$((stringify!($name), || {
+        pub(super) const SYMBOLS: &[super::chapter::Symbol] = &[$((stringify!($name), || {
             extern "C" fn $name() -> c_int {
                 refuse(stringify!($name), "the simulated driver does not have this function")
             }
@@ -40,9 +42,16 @@ pub(super) fn refuse(name: &'static str, reason: &str) -> Code {
     }
 }
 
-/// Returns whether calls of this function are refused, because it is not simulated.
-pub(crate) fn is_refused(name: &str) -> bool {
+fn is_refused(name: &str) -> bool {
     SYMBOLS.binary_search_by_key(&name, |(name, _)| name).is_ok()
+}
+
+impl CallCounts {
+    /// Returns each function that was called and is not simulated, with its number of calls, which
+    /// all returned `CUDA_ERROR_NOT_SUPPORTED`.
+    pub fn not_supported(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.iter().filter(|(call, _)| is_refused(call))
+    }
 }
 
 refused! {

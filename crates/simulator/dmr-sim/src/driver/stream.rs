@@ -2,14 +2,16 @@
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
+use super::chapter::{chapter, put, put_optional, required};
 use super::event::EXTERNAL;
-use super::{chapter, put, put_optional, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
+use crate::driver::call::{Scope, driver_call};
 use crate::machine::graph::NodeWork;
-use crate::machine::operation::{Action, HostCall, HostPtr};
-use crate::machine::session::{Scope, Session, driver_call};
+use crate::machine::operation::Action;
+use crate::machine::session::Session;
 use crate::machine::state::StreamKind;
+use crate::machine::work::{HostCall, HostPtr};
 
 chapter![
     cuStreamCreate,

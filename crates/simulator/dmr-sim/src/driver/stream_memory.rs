@@ -2,13 +2,14 @@
 
 use std::ffi::{c_int, c_uint};
 
-use super::chapter;
+use super::chapter::chapter;
 use crate::abi::*;
 use crate::check::words::{How, Test, Value};
+use crate::driver::call::{Scope, driver_call};
 use crate::machine::graph::NodeWork;
-use crate::machine::session::{Scope, Session, driver_call};
+use crate::machine::session::Session;
 use crate::machine::state::Machine;
-use crate::machine::stream_memory::WordOperation;
+use crate::machine::work::WordOperation;
 
 chapter![
     cuStreamWriteValue32,

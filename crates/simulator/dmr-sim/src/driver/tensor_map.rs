@@ -4,9 +4,9 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use dmr_ptx::{Swizzle, TENSOR_MAP_BYTES, TensorDimension, TensorElement, TensorMap};
 
-use super::{chapter, required};
+use super::chapter::{chapter, required};
 use crate::abi::*;
-use crate::machine::session::{Scope, driver_call};
+use crate::driver::call::{Scope, driver_call};
 
 chapter![cuTensorMapEncodeTiled, cuTensorMapReplaceAddress];
 

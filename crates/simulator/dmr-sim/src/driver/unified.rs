@@ -6,11 +6,12 @@
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
-use super::{chapter, put, put_optional, required};
+use super::chapter::{chapter, put, put_optional, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
+use crate::driver::call::{Scope, driver_call};
 use crate::machine::operation::Action;
-use crate::machine::session::{Scope, Session, driver_call};
+use crate::machine::session::Session;
 use crate::memory::memory_map::Home;
 
 chapter![

@@ -3,13 +3,14 @@
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
+use super::chapter::{chapter, put, required};
 use super::graph::graph_of;
-use super::{chapter, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::machine::operation::{HostCall, HostPtr};
-use crate::machine::session::{Scope, Session, driver_call};
+use crate::driver::call::{Scope, driver_call};
+use crate::machine::session::Session;
 use crate::machine::user_objects::UserObject;
+use crate::machine::work::{HostCall, HostPtr};
 
 chapter![
     cuUserObjectCreate,

@@ -5,13 +5,14 @@
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
-use super::{chapter, put, required};
+use super::chapter::{chapter, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::machine::session::{Scope, Session, driver_call};
+use crate::driver::call::{Scope, driver_call};
+use crate::machine::session::Session;
 use crate::machine::state::Machine;
-use crate::machine::virtual_memory::GRANULARITY;
 use crate::memory::mapping::Rights;
+use crate::memory::virtual_memory::GRANULARITY;
 
 chapter![
     cuMemGetAllocationGranularity,

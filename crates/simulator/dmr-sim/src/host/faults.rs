@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 use crate::abi::Code;
-use crate::driver::is_refused;
 use crate::host::sync::{ignore_poison, lock};
 
 /// The effect of a fault on a call. If several faults meet in one call, it is held
@@ -226,12 +225,6 @@ impl CallCounts {
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.values().sum()
-    }
-
-    /// Returns each function that was called and is not simulated, with its number of calls, which
-    /// all returned `CUDA_ERROR_NOT_SUPPORTED`.
-    pub fn not_supported(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        self.iter().filter(|(call, _)| is_refused(call))
     }
 
     /// Returns each function that was called, with its number of calls.

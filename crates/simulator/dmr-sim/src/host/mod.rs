@@ -1,6 +1,7 @@
 //! The process and the threads that call the driver: forks, `cuInit`, contexts, labels, locks.
 
 pub(crate) mod callback;
+pub(crate) mod capture_mode;
 pub(crate) mod current_context;
 pub(crate) mod faults;
 pub(crate) mod fork;

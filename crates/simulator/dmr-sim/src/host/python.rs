@@ -20,7 +20,7 @@ pub(crate) fn lines() -> Option<Arc<[String]>> {
 
 /// Notes the lines of this thread's Python frames. Waits for Python's global lock, so the caller
 /// must hold no lock that a Python thread can wait for.
-pub(crate) fn note_lines() {
+pub(crate) fn record_lines() {
     let lines = Python::find().and_then(|python| python.lines_of_this_thread());
     let _ = LINES.try_with(|noted| *noted.borrow_mut() = lines.map(Arc::from));
 }

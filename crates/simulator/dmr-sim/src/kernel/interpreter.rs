@@ -11,7 +11,10 @@ use dmr_ptx::{
 
 use crate::abi::*;
 use crate::access::site::KernelSite;
-use crate::kernel::body::{Footprint, Kernel, KernelArgs, KernelMemory};
+use crate::kernel::args::KernelArgs;
+use crate::kernel::body::Kernel;
+use crate::kernel::footprint::Footprint;
+use crate::kernel::memory::KernelMemory;
 
 /// The program of a module, the addresses of its variables, and the settings of its launches.
 pub(crate) struct Loaded {

@@ -1,7 +1,7 @@
 //! Accesses of a kernel whose footprint is recorded: whether they happen, and what they touch.
 
 use crate::abi::{Code, ERROR_ILLEGAL_ADDRESS};
-use crate::access::origin::AccessKind;
+use crate::access::kind::AccessKind;
 use crate::access::range::AddressRange;
 use crate::access::site::KernelSite;
 use crate::kernel::recording::{Lanes, Recording};

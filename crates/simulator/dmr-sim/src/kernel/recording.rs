@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dmr_ptx::Program;
 
-use crate::access::origin::AccessKind;
+use crate::access::kind::AccessKind;
 use crate::access::site::KernelSite;
 use crate::kernel::byte_set::{ByteSet, Chunk};
 

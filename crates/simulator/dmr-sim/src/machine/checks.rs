@@ -1,9 +1,13 @@
 //! Checks of a machine: at once, or behind the launches in the log.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::access::clock::Clock;
+use crate::access::declaration::DeclaredUse;
 use crate::access::origin::Operation;
+use crate::access::origin::Origin;
 use crate::access::range::AccessedRanges;
 use crate::check::findings::Findings;
 use crate::check::history::Before;
@@ -99,5 +103,28 @@ impl Machine {
         let reach = Reach { device, peers: Some(&peers) };
         let clock = self.shadow.words.up_to_date(clock);
         self.shadow.launched(&operation, recording, &clock, reach, &mut self.findings);
+    }
+
+    /// Begins a declaration for the calling thread, as `Declarations::begin` does, and returns
+    /// its id.
+    pub(crate) fn begin_declaration(
+        &mut self,
+        stream: Option<u32>,
+        uses: Option<Vec<DeclaredUse>>,
+    ) -> u64 {
+        let (id, declaration) = self.declarations.begin(stream, uses);
+        if let Some(declaration) = declaration {
+            // Blocks are known when all work before has been checked.
+            self.check(move |machine| machine.shadow.resolve(&declaration));
+        }
+        id
+    }
+
+    /// Returns the description of work that this thread submits to `stream`, with the declaration
+    /// in force.
+    pub(crate) fn declared(&self, stream: u32, origin: Arc<Origin>) -> Arc<Origin> {
+        // Nodes of a graph run on streams of its own.
+        let stream = self.node.map_or(stream, |(_, launch)| launch.stream);
+        self.declarations.of_work(stream, origin)
     }
 }

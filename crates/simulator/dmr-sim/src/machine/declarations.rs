@@ -10,7 +10,6 @@ use std::thread::{self, ThreadId};
 
 use crate::access::declaration::{AlterUses, Declaration, DeclaredUse};
 use crate::access::origin::Origin;
-use crate::machine::state::Machine;
 
 /// The declarations in force.
 #[derive(Default)]
@@ -47,24 +46,22 @@ impl Declarations {
         let scopes = self.of_threads.get(&thread::current().id());
         scopes.and_then(|scopes| scopes.last()).map_or(0, |scope| scope.id)
     }
-}
 
-impl Machine {
     /// Begins a declaration for the calling thread: for its work on `stream`, together with what
     /// was in force there, or for all its work. Without `uses` the work may access anything.
-    /// Returns the id of the declaration.
-    pub(crate) fn begin_declaration(
+    /// Returns its id, and the declaration.
+    pub(crate) fn begin(
         &mut self,
         stream: Option<u32>,
         mut uses: Option<Vec<DeclaredUse>>,
-    ) -> u64 {
-        if let (Some(alter), Some(uses)) = (&mut self.declarations.alter, &mut uses) {
+    ) -> (u64, Option<Arc<Declaration>>) {
+        if let (Some(alter), Some(uses)) = (&mut self.alter, &mut uses) {
             alter(uses);
         }
-        self.declarations.last_id += 1;
-        let id = self.declarations.last_id;
+        self.last_id += 1;
+        let id = self.last_id;
         let own = uses.map(|uses| Declaration { uses, ..Declaration::default() });
-        let outer = stream.and_then(|stream| self.declarations.latest(stream));
+        let outer = stream.and_then(|stream| self.latest(stream));
         let declaration = match (own, outer) {
             (None, _) | (_, Some(Scope { declaration: None, .. })) => None,
             (Some(mut own), outer) => {
@@ -76,18 +73,14 @@ impl Machine {
                 Some(Arc::new(own))
             }
         };
-        if let Some(declaration) = declaration.clone() {
-            // Blocks are known when all work before has been checked.
-            self.check(move |machine| machine.shadow.resolve(&declaration));
-        }
-        let scopes = self.declarations.of_threads.entry(thread::current().id()).or_default();
-        scopes.push(Scope { id, stream, declaration });
-        id
+        let scopes = self.of_threads.entry(thread::current().id()).or_default();
+        scopes.push(Scope { id, stream, declaration: declaration.clone() });
+        (id, declaration)
     }
 
     /// Ends a declaration, of any thread.
-    pub(crate) fn end_declaration(&mut self, id: u64) {
-        self.declarations.of_threads.retain(|_, scopes| {
+    pub(crate) fn end(&mut self, id: u64) {
+        self.of_threads.retain(|_, scopes| {
             scopes.retain(|scope| scope.id != id);
             !scopes.is_empty()
         });
@@ -95,10 +88,8 @@ impl Machine {
 
     /// Returns the description of work that this thread submits to `stream`, with the declaration
     /// in force.
-    pub(crate) fn declared(&self, stream: u32, origin: Arc<Origin>) -> Arc<Origin> {
-        // Nodes of a graph run on streams of its own.
-        let stream = self.node.map_or(stream, |(_, launch)| launch.stream);
-        match self.declarations.latest(stream) {
+    pub(crate) fn of_work(&self, stream: u32, origin: Arc<Origin>) -> Arc<Origin> {
+        match self.latest(stream) {
             Some(Scope { declaration: Some(declaration), .. }) => {
                 Arc::new(Origin { declaration: Some(declaration.clone()), ..(*origin).clone() })
             }

@@ -3,9 +3,6 @@
 
 use std::collections::HashSet;
 
-use crate::access::clock::Epoch;
-use crate::machine::state::Machine;
-
 /// The number of end times above which those that nothing names are removed.
 const MANY: usize = 1_024;
 
@@ -25,36 +22,25 @@ struct EndTime {
     time: u64,
 }
 
-impl Machine {
-    /// Notes the end of the next operation of a stream, which takes `duration` and begins at
-    /// `start`, or behind the one before it.
-    pub(crate) fn note_end(&mut self, epoch: Epoch, start: u64, duration: u64) {
-        let ended = &mut self.streams[epoch.stream as usize].ended;
-        ended.last = start.max(ended.last) + duration;
-        ended.times.push(EndTime { seq: epoch.seq, time: ended.last });
-        if ended.times.len() >= MANY + 2 * ended.in_use {
-            self.forget_ends(epoch.stream);
-        }
+impl EndTimes {
+    /// Records the end of the next operation, which takes `duration` and begins at `start`, or
+    /// behind the one before it. Returns whether there are so many times that those which nothing
+    /// names should be removed.
+    pub(crate) fn record(&mut self, seq: u64, start: u64, duration: u64) -> bool {
+        self.last = start.max(self.last) + duration;
+        self.times.push(EndTime { seq, time: self.last });
+        self.times.len() >= MANY + 2 * self.in_use
     }
 
-    /// Returns the time at which an executed operation ended: one that an event or an operation in
-    /// a queue names.
-    pub(crate) fn end_of(&self, epoch: Epoch) -> u64 {
-        let ended = &self.streams[epoch.stream as usize].ended;
-        let at = ended.times.binary_search_by_key(&epoch.seq, |end| end.seq);
-        at.map_or(0, |at| ended.times[at].time)
+    /// Returns the end of an operation; 0 if it was removed.
+    pub(crate) fn of(&self, seq: u64) -> u64 {
+        let at = self.times.binary_search_by_key(&seq, |end| end.seq);
+        at.map_or(0, |at| self.times[at].time)
     }
 
-    /// Forgets the ends of operations that no event and no operation in a queue names.
-    fn forget_ends(&mut self, stream: u32) {
-        let recorded =
-            self.events.values().filter_map(|event| Some(event.recorded.as_ref()?.epoch));
-        let queued = self.streams.iter().flat_map(|stream| &stream.queue);
-        let named = queued.flat_map(|op| op.deps.iter().copied()).chain(recorded);
-        let named: HashSet<u64> =
-            named.filter(|epoch| epoch.stream == stream).map(|epoch| epoch.seq).collect();
-        let ended = &mut self.streams[stream as usize].ended;
-        ended.times.retain(|end| named.contains(&end.seq));
-        ended.in_use = ended.times.len();
+    /// Removes the ends of other operations.
+    pub(crate) fn keep(&mut self, named: &HashSet<u64>) {
+        self.times.retain(|end| named.contains(&end.seq));
+        self.in_use = self.times.len();
     }
 }

@@ -6,17 +6,20 @@
 //! left wait for words, which a later submission or the program may write, or which are never
 //! written.
 
+use std::collections::HashSet;
+
 use smallvec::SmallVec;
 
 use crate::abi::ERROR_ILLEGAL_ADDRESS;
 use crate::access::clock::Epoch;
 use crate::access::range::AddressRange;
-use crate::machine::operation::{Action, HostCall, Op, SeenByHost};
+use crate::machine::config::Policy;
+use crate::machine::operation::{Action, Op, SeenByHost};
 use crate::machine::running::RunningKernel;
 use crate::machine::state::{Machine, StreamKind};
+use crate::machine::work::HostCall;
 use crate::memory::address::is_virtual;
 use crate::memory::mapping::Reach;
-use crate::process::universe::Policy;
 
 pub(crate) type Deps = SmallVec<[Epoch; 2]>;
 
@@ -149,7 +152,7 @@ impl Machine {
         this.calling_host = false;
         this.executed += 1;
         let epoch = Epoch { stream, seq: this.executed };
-        self.note_end(epoch, 0, 0);
+        self.record_end(epoch, 0, 0);
         self.host_calls_returned += 1;
     }
 
@@ -248,7 +251,7 @@ impl Machine {
         };
         let duration = self.execute(epoch, action);
         self.streams[stream as usize].executed = seq;
-        self.note_end(epoch, start, duration);
+        self.record_end(epoch, start, duration);
         Progress::Ran
     }
 
@@ -352,5 +355,28 @@ impl Machine {
         let reads = on_virtual(reads);
         let writes = on_virtual(writes);
         (!reads.is_empty() || !writes.is_empty()) && self.is_illegal(stream, &reads, &writes, peers)
+    }
+
+    /// Records the end of the next operation of a stream, which takes `duration` and begins at
+    /// `start`, or behind the one before it.
+    pub(crate) fn record_end(&mut self, epoch: Epoch, start: u64, duration: u64) {
+        let index = epoch.stream as usize;
+        if !self.streams[index].ended.record(epoch.seq, start, duration) {
+            return;
+        }
+        // Only an event and an operation in a queue can ask for the end of an operation.
+        let recorded =
+            self.events.values().filter_map(|event| Some(event.recorded.as_ref()?.epoch));
+        let queued = self.streams.iter().flat_map(|stream| &stream.queue);
+        let named = queued.flat_map(|op| op.deps.iter().copied()).chain(recorded);
+        let of_stream = named.filter(|named| named.stream == epoch.stream);
+        let named: HashSet<u64> = of_stream.map(|epoch| epoch.seq).collect();
+        self.streams[index].ended.keep(&named);
+    }
+
+    /// Returns the time at which an executed operation ended: one that an event or an operation in
+    /// a queue names.
+    pub(crate) fn end_of(&self, epoch: Epoch) -> u64 {
+        self.streams[epoch.stream as usize].ended.of(epoch.seq)
     }
 }

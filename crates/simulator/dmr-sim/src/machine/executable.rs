@@ -11,49 +11,11 @@ use std::collections::{BTreeSet, HashMap};
 use crate::abi::*;
 use crate::access::clock::{Clock, Epoch};
 use crate::access::site::GraphNode;
-use crate::machine::graph::{Graph, Graphs, Node, NodeWork};
+use crate::machine::graph::Executable;
+use crate::machine::graph::{Node, NodeWork};
 use crate::machine::operation::Action;
 use crate::machine::session::Session;
 use crate::machine::state::{Machine, StreamKind};
-use crate::machine::user_objects::References;
-
-/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
-pub(crate) const AUTO_FREE_ON_LAUNCH: u64 = 1;
-
-/// A graph that can be launched.
-pub(crate) struct Executable {
-    pub(crate) flags: u64,
-    /// The number of the graph that it was made from.
-    graph: u32,
-    /// The nodes without child graphs, in an order that the edges allow.
-    pub(crate) nodes: Vec<(u32, Node)>,
-    /// The place in `lanes` of each node.
-    lane_of: Vec<usize>,
-    lanes: Vec<u32>,
-    objects: References,
-    /// The end of the last launch.
-    last: Option<(Epoch, Clock)>,
-}
-
-impl Executable {
-    /// Returns its nodes as a graph, for a launch that a stream captures.
-    pub(crate) fn as_graph(&self) -> Graph {
-        Graph { nodes: self.nodes.iter().cloned().collect(), objects: self.objects.clone() }
-    }
-
-    /// Returns a node.
-    pub(crate) fn node(&mut self, id: u32) -> Outcome<&mut Node> {
-        let found = self.nodes.iter_mut().find(|(known, _)| *known == id);
-        found.map(|(_, node)| node).ok_or(ERROR_INVALID_VALUE)
-    }
-}
-
-impl Graphs {
-    /// Returns an executable graph.
-    pub(crate) fn executable(&mut self, id: u32) -> Outcome<&mut Executable> {
-        self.executables.get_mut(&id).ok_or(ERROR_INVALID_VALUE)
-    }
-}
 
 /// The reason why an executable graph cannot take over a graph: `CUgraphExecUpdateResult`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -197,7 +159,7 @@ impl Session<'_> {
         match work {
             NodeWork::Empty | NodeWork::Child(_) => Ok(()),
             NodeWork::Kernel { function, args } => {
-                crate::driver::launch_kernel(self, lane, *function, args.clone())
+                crate::machine::launch::launch(self, lane, *function, args.clone())
             }
             NodeWork::Fill(work) => self.fill(lane, work.clone()).map(drop),
             NodeWork::Copy(work) => self.copy_later(lane, work).map(drop),

@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::abi::*;
+use crate::access::clock::Clock;
+use crate::access::clock::Epoch;
 use crate::access::origin::Operation;
-use crate::kernel::body::KernelArgs;
-use crate::machine::executable::Executable;
-use crate::machine::graph_capture::Captured;
-use crate::machine::graph_memory::GraphMemory;
-use crate::machine::operation::HostCall;
-use crate::machine::stream_memory::WordOperation;
-use crate::machine::transfers::{CopyWork, FillWork};
+use crate::kernel::args::KernelArgs;
 use crate::machine::user_objects::References;
+use crate::machine::work::HostCall;
+use crate::machine::work::WordOperation;
+use crate::machine::work::{CopyWork, FillWork};
 
 /// All graphs of a machine.
 #[derive(Default)]
@@ -245,4 +244,72 @@ impl Graphs {
         }
         flat
     }
+}
+
+/// A graph that streams capture.
+#[derive(Default)]
+pub(crate) struct Captured {
+    pub(crate) graph: Graph,
+    /// The nodes that the next node of each capturing stream comes after.
+    pub(crate) tails: HashMap<u32, Vec<u32>>,
+    /// The handles of these nodes, as the program has seen them last.
+    pub(crate) handles: HashMap<u32, Vec<Handle>>,
+}
+
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
+pub(crate) const AUTO_FREE_ON_LAUNCH: u64 = 1;
+
+/// A graph that can be launched.
+pub(crate) struct Executable {
+    pub(crate) flags: u64,
+    /// The number of the graph that it was made from.
+    pub(super) graph: u32,
+    /// The nodes without child graphs, in an order that the edges allow.
+    pub(crate) nodes: Vec<(u32, Node)>,
+    /// The place in `lanes` of each node.
+    pub(super) lane_of: Vec<usize>,
+    pub(super) lanes: Vec<u32>,
+    pub(super) objects: References,
+    /// The end of the last launch.
+    pub(super) last: Option<(Epoch, Clock)>,
+}
+
+impl Executable {
+    /// Returns its nodes as a graph, for a launch that a stream captures.
+    pub(crate) fn as_graph(&self) -> Graph {
+        Graph { nodes: self.nodes.iter().cloned().collect(), objects: self.objects.clone() }
+    }
+
+    /// Returns a node.
+    pub(crate) fn node(&mut self, id: u32) -> Outcome<&mut Node> {
+        let found = self.nodes.iter_mut().find(|(known, _)| *known == id);
+        found.map(|(_, node)| node).ok_or(ERROR_INVALID_VALUE)
+    }
+}
+
+impl Graphs {
+    /// Returns an executable graph.
+    pub(crate) fn executable(&mut self, id: u32) -> Outcome<&mut Executable> {
+        self.executables.get_mut(&id).ok_or(ERROR_INVALID_VALUE)
+    }
+}
+
+/// The memory that a node allocates at each launch.
+pub(crate) struct GraphMemory {
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
+    pub(crate) device: usize,
+}
+
+/// The bytes of a device that graphs have.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct GraphUsage {
+    /// The memory that is allocated.
+    pub(super) allocated: u64,
+    /// The memory that no other allocation can have. A device reports it as used, too.
+    pub(crate) reserved: u64,
+    /// The most since the program has reset the mark of the memory that is used, and of that which
+    /// is reserved.
+    pub(crate) used_high: u64,
+    pub(crate) reserved_high: u64,
 }

@@ -1,21 +1,12 @@
 //! Graphs that streams capture: the work of a stream becomes nodes, and waits for events become
 //! edges.
 
-use std::collections::HashMap;
-
 use crate::abi::*;
+use crate::host::capture_mode::{GLOBAL, MODE_OF_THREAD, RELAXED};
 use crate::machine::graph::{Graph, Node, NodeWork};
+use crate::machine::state::Stream;
+use crate::machine::state::StreamKind;
 use crate::machine::state::{Capture, Machine};
-
-/// A graph that streams capture.
-#[derive(Default)]
-pub(crate) struct Captured {
-    pub(crate) graph: Graph,
-    /// The nodes that the next node of each capturing stream comes after.
-    pub(crate) tails: HashMap<u32, Vec<u32>>,
-    /// The handles of these nodes, as the program has seen them last.
-    pub(crate) handles: HashMap<u32, Vec<Handle>>,
-}
 
 impl Machine {
     /// Adds the work to the graph that the stream captures, if it captures one.
@@ -85,6 +76,127 @@ impl Machine {
         match captured.tails.values().all(is_joined) {
             true => Ok(captured.graph),
             false => Err(ERROR_STREAM_CAPTURE_UNJOINED),
+        }
+    }
+}
+
+impl Machine {
+    /// Returns whether work for the stream becomes part of a graph instead of being executed. Work
+    /// for the legacy stream is refused while a blocking stream of its context captures.
+    pub(crate) fn captured(&mut self, stream: u32) -> Outcome<bool> {
+        let this = &self.streams[stream as usize];
+        if let Some(capture) = this.capture {
+            return if capture.invalidated {
+                Err(ERROR_STREAM_CAPTURE_INVALIDATED)
+            } else {
+                Ok(true)
+            };
+        }
+        let mut implicit = false;
+        for capture in self.captures_implied(stream) {
+            capture.invalidated = true;
+            implicit = true;
+        }
+        if implicit { Err(ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(false) }
+    }
+
+    /// Returns the captures of blocking streams of the same context, if the stream is the legacy
+    /// one.
+    pub(crate) fn captures_implied(&mut self, stream: u32) -> impl Iterator<Item = &mut Capture> {
+        let this = &self.streams[stream as usize];
+        let legacy = this.kind == StreamKind::Legacy;
+        let context = this.context;
+        let implied = move |other: &&mut Stream| {
+            legacy && other.context == context && other.kind == StreamKind::Blocking
+        };
+        self.streams.iter_mut().filter(implied).filter_map(|other| other.capture.as_mut())
+    }
+
+    /// Refuses a call that a capturing stream does not accept, and invalidates its capture.
+    pub(crate) fn refuse_if_capturing(&mut self, stream: u32) -> Outcome {
+        match &mut self.streams[stream as usize].capture {
+            Some(capture) => {
+                capture.invalidated = true;
+                Err(ERROR_STREAM_CAPTURE_UNSUPPORTED)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a call that the captures in progress forbid to this thread, and invalidates them:
+    /// captures of this thread that are not relaxed, and captures of other threads in global mode.
+    /// A thread that has exchanged its mode obeys only its own captures, or none.
+    pub(crate) fn refuse_while_capturing(&mut self) -> Outcome {
+        let of_thread = MODE_OF_THREAD.get();
+        if of_thread == RELAXED {
+            return Ok(());
+        }
+        let me = std::thread::current().id();
+        let mut refused = false;
+        for stream in &mut self.streams {
+            if let Some(capture) = &mut stream.capture
+                && capture.mode != RELAXED
+                && (capture.by == me || (capture.mode == GLOBAL && of_thread == GLOBAL))
+            {
+                capture.invalidated = true;
+                refused = true;
+            }
+        }
+        if refused { Err(ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
+    }
+
+    /// Refuses a call while any stream of a context captures, in whatever modes, and invalidates
+    /// those captures.
+    pub(crate) fn refuse_while_any_captures(&mut self, context: u32) -> Outcome {
+        let mut refused = false;
+        for stream in self.streams.iter_mut().filter(|stream| stream.context == context) {
+            if let Some(capture) = &mut stream.capture {
+                capture.invalidated = true;
+                refused = true;
+            }
+        }
+        if refused { Err(ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
+    }
+
+    /// Invalidates the capture, which can then only be ended.
+    pub(crate) fn invalidate(&mut self, capture: u32) {
+        for stream in &mut self.streams {
+            if let Some(this) = stream.capture.as_mut().filter(|this| this.id == capture) {
+                this.invalidated = true;
+            }
+        }
+    }
+
+    /// Returns whether a wait belongs to a capture. A stream that waits for a captured event joins
+    /// the capture; a capturing stream that waits for an event from outside of its capture
+    /// invalidates it.
+    pub(crate) fn wait_inside_capture(&mut self, stream: u32, event: u32) -> Outcome<bool> {
+        let captured = self.event(event)?.captured;
+        match (self.streams[stream as usize].capture, captured) {
+            (None, None) => Ok(false),
+            (None, Some(captured)) => {
+                let mut under_way = self.streams.iter().filter_map(|stream| stream.capture);
+                let capture = under_way.find(|capture| capture.id == captured.id);
+                let capture = capture.ok_or(ERROR_CAPTURED_EVENT)?;
+                let joined = Some(Capture { origin: false, ..capture });
+                self.streams[stream as usize].capture = joined;
+                Ok(true)
+            }
+            (Some(capture), Some(other)) if capture.id == other.id => Ok(true),
+            (Some(capture), _) => {
+                self.invalidate(capture.id);
+                Err(ERROR_STREAM_CAPTURE_ISOLATION)
+            }
+        }
+    }
+
+    /// Frees the memory of destroyed pools that have no live block any more.
+    pub(crate) fn bury_dead_pools(&mut self) {
+        for index in 0..self.dead_pools.len() {
+            let pool = self.dead_pools[index] as usize;
+            if self.pools[pool].blocks_out() == 0 {
+                self.trim(pool, 0);
+            }
         }
     }
 }

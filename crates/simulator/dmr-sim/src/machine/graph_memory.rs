@@ -12,33 +12,14 @@ use crate::abi::*;
 use crate::access::origin::Operation;
 use crate::access::range::AddressRange;
 use crate::check::report::{Report, ReportKind};
-use crate::machine::executable::AUTO_FREE_ON_LAUNCH;
+use crate::machine::graph::AUTO_FREE_ON_LAUNCH;
+use crate::machine::graph::GraphMemory;
 use crate::machine::graph::NodeWork;
 use crate::machine::operation::Action;
 use crate::machine::session::Session;
 use crate::machine::state::Machine;
 use crate::memory::address::ALIGNMENT;
 use crate::memory::memory_map::{Allocation, Home};
-
-/// The memory that a node allocates at each launch.
-pub(crate) struct GraphMemory {
-    pub(crate) at: u64,
-    pub(crate) bytes: u64,
-    pub(crate) device: usize,
-}
-
-/// The bytes of a device that graphs have.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct GraphUsage {
-    /// The memory that is allocated.
-    allocated: u64,
-    /// The memory that no other allocation can have. A device reports it as used, too.
-    pub(crate) reserved: u64,
-    /// The most since the program has reset the mark of the memory that is used, and of that which
-    /// is reserved.
-    pub(crate) used_high: u64,
-    pub(crate) reserved_high: u64,
-}
 
 /// Returns the bytes of a device that an allocation takes.
 fn taken(bytes: u64) -> u64 {

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::thread::ThreadId;
 
 use crate::access::clock::{Clock, Epoch};
-use crate::machine::state::Machine;
-use crate::process::universe::HostOrder;
+use crate::machine::config::HostOrder;
 
 /// The operations that host threads have found complete.
 pub(crate) struct HostClock {
@@ -39,57 +38,39 @@ impl HostClock {
             }
         }
     }
-}
 
-impl Machine {
-    /// Returns the clock of the calling host thread: the operations that it has found complete.
-    pub(crate) fn host_clock(&self) -> Clock {
-        self.host.clock().cloned().unwrap_or_default()
+    /// Returns the clock of the calling thread: the operations that it has found complete.
+    pub(crate) fn of_this_thread(&self) -> Clock {
+        self.clock().cloned().unwrap_or_default()
     }
 
-    /// Returns whether the calling host thread has found the operation, and all that come before,
+    /// Returns whether the calling thread has found the operation, and all that come before,
     /// complete.
-    pub(crate) fn host_has_found(&self, epoch: Epoch) -> bool {
-        epoch.seq == 0 || self.host.clock().is_some_and(|known| known.covers(epoch))
+    pub(crate) fn covers(&self, epoch: Epoch) -> bool {
+        self.clock().is_some_and(|known| known.covers(epoch))
     }
 
-    /// Returns the operations that some host thread has found complete: a lock of the program may
-    /// order the threads.
-    pub(crate) fn clock_of_all_threads(&self) -> Clock {
-        let mut all = self.host.shared.clone();
-        self.host.per_thread.values().for_each(|clock| all.join(clock));
+    /// Adds the clock of the calling thread to another one.
+    pub(crate) fn join_to(&self, clock: &mut Clock) {
+        if let Some(known) = self.clock() {
+            clock.join(known);
+        }
+    }
+
+    /// Adds a clock to that of the calling thread.
+    pub(crate) fn learn(&mut self, clock: &Clock) {
+        self.clock_mut().join(clock);
+    }
+
+    /// Returns the clocks of all threads.
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Clock> {
+        std::iter::once(&mut self.shared).chain(self.per_thread.values_mut())
+    }
+
+    /// Returns the operations that some thread has found complete.
+    pub(crate) fn of_all_threads(&self) -> Clock {
+        let mut all = self.shared.clone();
+        self.per_thread.values().for_each(|clock| all.join(clock));
         all
-    }
-
-    /// Adds `clock` to the clock of the calling host thread.
-    pub(crate) fn host_learns(&mut self, clock: &Clock) {
-        let clock = self.shadow.words.up_to_date(clock.clone());
-        self.host.clock_mut().join(&clock);
-    }
-
-    /// Adds `clock` to the clocks of all host threads: which of them reads a word, or gets the
-    /// message of a host function, is not known.
-    pub(crate) fn all_threads_learn(&mut self, clock: &Clock) {
-        let clock = self.shadow.words.up_to_date(clock.clone());
-        self.host.shared.join(&clock);
-        self.host.per_thread.values_mut().for_each(|known| known.join(&clock));
-    }
-
-    /// Orders all operations that come after `epoch` after all of `gained` as well.
-    pub(crate) fn join_behind(&mut self, epoch: Epoch, gained: &Clock) {
-        let recorded = self.events.values_mut().filter_map(|event| event.recorded.as_mut());
-        let streams = self.streams.iter_mut().map(|stream| &mut stream.clock);
-        let host = std::iter::once(&mut self.host.shared).chain(self.host.per_thread.values_mut());
-        for clock in streams.chain(recorded.map(|recorded| &mut recorded.clock)).chain(host) {
-            if clock.covers(epoch) {
-                clock.join(gained);
-            }
-        }
-    }
-
-    pub(crate) fn join_host_clock(&mut self, stream: u32) {
-        if let Some(known) = self.host.clock() {
-            self.streams[stream as usize].clock.join(known);
-        }
     }
 }

@@ -10,32 +10,23 @@ use crate::kernel::body::Kernel;
 use crate::kernel::compiler_log::CompilerLog;
 use crate::kernel::image::{Refused, program_of, texts_in};
 use crate::kernel::interpreter::Loaded;
+use crate::kernel::module::Module;
+use crate::kernel::module::Placed;
 use crate::machine::session::Session;
-use crate::machine::transfers::{CopyWork, FillWork, Rows};
-
-/// A module that a program has loaded.
-pub(crate) struct Module {
-    pub(crate) loaded: Arc<Loaded>,
-    /// The names of the kernels, for programs that ask for them.
-    pub(crate) names: Vec<CString>,
-    pub(crate) variables: Vec<Placed>,
-}
-
-impl Module {
-    /// Returns the kernels.
-    pub(crate) fn kernels(&self) -> &[dmr_ptx::Kernel] {
-        self.loaded.program.kernels()
-    }
-}
-
-/// A variable of a module, in device memory.
-pub(crate) struct Placed {
-    pub(crate) name: String,
-    pub(crate) at: u64,
-    pub(crate) bytes: u64,
-}
+use crate::machine::work::{CopyWork, FillWork, Rows};
 
 impl Session<'_> {
+    /// Returns a loaded module.
+    pub(crate) fn module(&self, index: u32) -> Outcome<&Module> {
+        self.modules.get(&index).ok_or(ERROR_INVALID_HANDLE)
+    }
+
+    /// Returns the kernel of a function, if its module is still loaded.
+    pub(crate) fn entry(&self, index: u32) -> Outcome<&dmr_ptx::Kernel> {
+        let &(module, place) = self.functions.get(index as usize).ok_or(ERROR_INVALID_HANDLE)?;
+        self.module(module)?.kernels().get(place).ok_or(ERROR_INVALID_HANDLE)
+    }
+
     /// Returns the PTX texts of an image, for the devices of this machine.
     pub(crate) fn texts_in(&self, image: &[u8]) -> Result<Vec<String>, Refused> {
         const MAJOR: i32 = 75;

@@ -1,6 +1,5 @@
 //! Operations of streams: what they come after, and their effect.
 
-use std::ffi::c_void;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -9,8 +8,12 @@ use crate::access::clock::{Clock, Epoch};
 use crate::access::origin::Origin;
 use crate::check::log::Ticket;
 use crate::check::words::{Test, Value};
-use crate::kernel::body::{Footprint, Kernel, KernelArgs};
+use crate::kernel::args::KernelArgs;
+use crate::kernel::body::Kernel;
+use crate::kernel::footprint::Footprint;
 use crate::machine::user_objects::References;
+use crate::machine::work::HostCall;
+use crate::machine::work::HostPtr;
 use crate::memory::address::is_host_range;
 
 /// A submitted operation.
@@ -110,34 +113,4 @@ pub(crate) struct Launch {
     /// For a footprint that is recorded: the place of its checks in the log.
     pub(crate) ticket: Option<Ticket>,
     pub(crate) origin: Arc<Origin>,
-}
-
-/// A pointer into the calling program.
-#[derive(Clone, Copy)]
-pub(crate) struct HostPtr(pub(crate) *mut c_void);
-
-// SAFETY: the pointer is only used while the program that passed it must keep it valid: until the
-// call returns (pageable memory) or the operation has executed (callbacks), from any thread, as
-// the driver's own threads do.
-unsafe impl Send for HostPtr {}
-// SAFETY: as above; nothing is read through a reference to it.
-unsafe impl Sync for HostPtr {}
-
-#[derive(Clone, Copy)]
-pub(crate) struct HostCall {
-    pub(crate) function: unsafe extern "C" fn(*mut c_void),
-    pub(crate) data: HostPtr,
-}
-
-impl HostCall {
-    /// Calls the program's function.
-    ///
-    /// # Safety
-    ///
-    /// Once for each `cuLaunchHostFunc`, whose contract is that the function and its data are
-    /// valid until then.
-    pub(crate) unsafe fn run(self) {
-        // SAFETY: by this function's contract.
-        unsafe { (self.function)(self.data.0) };
-    }
 }

@@ -8,8 +8,9 @@ use std::sync::{Arc, RwLock, Weak};
 use crate::abi::*;
 use crate::host::fork;
 use crate::host::sync::{read, write};
-use crate::machine::session::Shared;
-use crate::machine::state::{Config, Machine};
+use crate::machine::config::Config;
+use crate::machine::shared::Shared;
+use crate::machine::state::Machine;
 
 #[derive(Default)]
 struct Registry {

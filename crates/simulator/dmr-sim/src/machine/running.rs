@@ -8,7 +8,7 @@ use crate::access::clock::Epoch;
 use crate::access::range::AddressRange;
 use crate::check::report::{Report, ReportKind};
 use crate::host::callback;
-use crate::kernel::body::KernelMemory;
+use crate::kernel::memory::KernelMemory;
 use crate::kernel::recording::Recording;
 use crate::machine::operation::Launch;
 use crate::machine::state::Machine;
@@ -111,6 +111,6 @@ impl Machine {
             }
         }
         self.streams[epoch.stream as usize].executed = epoch.seq;
-        self.note_end(epoch, start, nanoseconds);
+        self.record_end(epoch, start, nanoseconds);
     }
 }

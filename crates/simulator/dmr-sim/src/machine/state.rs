@@ -3,12 +3,11 @@
 //! One lock guards all of it (see `session.rs`). `engine.rs` submits and executes operations
 //! (`operation.rs`), `checks.rs` checks them; `memory.rs` has their effects on memory.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
-use dmr_ptx::{Checks, Limits};
 use smallvec::SmallVec;
 
 use crate::abi::attributes::device_attribute;
@@ -18,51 +17,26 @@ use crate::access::origin::Origin;
 use crate::access::site::{GraphNode, Site};
 use crate::check::findings::Findings;
 use crate::check::log::CheckLog;
-use crate::check::report::ReportKind;
 use crate::check::shadow::Shadow;
-use crate::host::label::{self, CallStack, Frames};
+use crate::host::label::{self, CallStack};
 use crate::kernel::body::{Fallback, Kernel};
+use crate::kernel::module::Module;
+use crate::kernel::refusal::Refusal;
+use crate::machine::config::Config;
 use crate::machine::declarations::Declarations;
 use crate::machine::end_times::EndTimes;
+use crate::machine::graph::GraphUsage;
 use crate::machine::graph::Graphs;
-use crate::machine::graph_memory::GraphUsage;
 use crate::machine::host_clock::HostClock;
-use crate::machine::modules::Module;
 use crate::machine::objects::Objects;
 use crate::machine::operation::Op;
-use crate::machine::refusals::Refusal;
-use crate::machine::virtual_memory::VirtualMemory;
 use crate::memory::address::AddressSpace;
 use crate::memory::bytes::Memory;
 use crate::memory::driver_pool::DriverPool;
 use crate::memory::late_frees::LateFrees;
 use crate::memory::memory_map::MemoryMap;
 use crate::memory::store::Store;
-use crate::process::universe::{HostOrder, Policy};
-
-/// The configuration of a universe.
-#[derive(Clone, Debug)]
-pub(crate) struct Config {
-    pub(crate) devices: usize,
-    pub(crate) capacity: u64,
-    pub(crate) seed: u64,
-    pub(crate) policy: Policy,
-    pub(crate) host_order: HostOrder,
-    pub(crate) frames: Frames,
-    /// True if a thread without a label has its name as one.
-    pub(crate) thread_names: bool,
-    /// True if a device can access the memory of the others.
-    pub(crate) peer_paths: bool,
-    /// Attributes whose values replace those of [`device_attribute`].
-    pub(crate) attributes: BTreeMap<c_int, c_int>,
-    /// The checks and limits of kernels that run as PTX.
-    pub(crate) checks: Checks,
-    pub(crate) limits: Limits,
-    /// The kinds of findings that are dropped.
-    pub(crate) ignored: Vec<ReportKind>,
-    /// Called with each refusal.
-    pub(crate) report_refusal: Option<fn(&Refusal)>,
-}
+use crate::memory::virtual_memory::VirtualMemory;
 
 pub(crate) struct Machine {
     /// Lives as long as the universe; the first field, so that it is dropped before all user

@@ -4,20 +4,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::*;
 use crate::access::clock::{Clock, Epoch};
-use crate::access::origin::{AccessKind, Operation};
+use crate::access::kind::AccessKind;
+use crate::access::origin::Operation;
 use crate::access::range::{AccessedRanges, AddressRange};
 use crate::check::report::{Report, ReportKind};
-use crate::check::words::{Test, Value};
+use crate::check::words::Value;
 use crate::machine::operation::Action;
 use crate::machine::state::Machine;
+use crate::machine::work::WordOperation;
 use crate::memory::address::is_on_device;
-
-/// An operation of a batch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum WordOperation {
-    Write(Value),
-    Wait(Test),
-}
 
 impl Machine {
     /// Queues a write of, or a wait for, the word at `at`. One that leaves an allocation is

@@ -3,77 +3,26 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use crate::abi::*;
 use crate::access::clock::{Clock, Epoch};
-use crate::access::origin::{AccessKind, Operation};
+use crate::access::kind::AccessKind;
+use crate::access::origin::Operation;
 use crate::access::range::{AccessedRanges, AddressRange};
 use crate::access::site::Site;
 use crate::machine::graph::NodeWork;
-use crate::machine::operation::{Action, HostPtr};
+use crate::machine::operation::Action;
 use crate::machine::session::Session;
 use crate::machine::state::Machine;
+use crate::machine::work::CopyWork;
+use crate::machine::work::FillWork;
+use crate::machine::work::HostPtr;
+use crate::machine::work::Rows;
 use crate::memory::address::ALIGNMENT;
 use crate::memory::driver_pool::{self, Grant, Known};
 use crate::memory::mapping::Rights;
 use crate::memory::memory_map::{Allocation, Home};
-
-/// Ranges of memory of the same length.
-#[derive(Clone, Debug)]
-pub(crate) struct Rows {
-    /// The first byte of each.
-    pub(crate) starts: SmallVec<[u64; 1]>,
-    /// The bytes of each.
-    pub(crate) len: u64,
-}
-
-impl Rows {
-    /// One range; none if it is empty.
-    pub(crate) fn one(at: u64, len: u64) -> Self {
-        let starts = if len == 0 { SmallVec::new() } else { smallvec![at] };
-        Self { starts, len }
-    }
-
-    pub(crate) fn first(&self) -> Option<u64> {
-        if self.is_empty() { None } else { self.starts.first().copied() }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.len == 0 || self.starts.is_empty()
-    }
-
-    fn ranges(&self) -> SmallVec<[AddressRange; 1]> {
-        self.starts.iter().map(|&at| AddressRange::new(at, self.len)).collect()
-    }
-}
-
-/// A memset: byte `i` of each row becomes byte `i % 4` of the pattern.
-#[derive(Clone, Debug)]
-pub(crate) struct FillWork {
-    pub(crate) rows: Rows,
-    pub(crate) pattern: [u8; 4],
-}
-
-/// A copy of N rows of equal length.
-#[derive(Clone, Debug)]
-pub(crate) struct CopyWork {
-    pub(crate) to: Rows,
-    pub(crate) from: Rows,
-    /// `true` if the target is pageable host memory.
-    pub(crate) to_host: bool,
-    /// `true` if the source is pageable host memory.
-    pub(crate) from_host: bool,
-    /// `true` if the call names no contexts.
-    pub(crate) by_address: bool,
-}
-
-impl CopyWork {
-    /// Returns the targets and sources of the rows.
-    fn pairs(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.to.starts.iter().copied().zip(self.from.starts.iter().copied())
-    }
-}
 
 impl Machine {
     /// `cuMemAlloc`: of exactly these bytes, and ordered before all later work of the caller.

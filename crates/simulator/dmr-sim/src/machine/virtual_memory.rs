@@ -1,8 +1,7 @@
 //! The effects of the virtual memory calls: reserve addresses, create physical memory, map it,
 //! and set access rights.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use crate::abi::*;
 use crate::access::origin::Origin;
@@ -11,65 +10,8 @@ use crate::access::site::Site;
 use crate::check::findings::Findings;
 use crate::check::report::{Report, ReportKind};
 use crate::machine::state::Machine;
-use crate::memory::address::AddressSpace;
 use crate::memory::mapping::{Mapping, Rights};
-
-/// The granularity of physical memory and addresses, in bytes.
-pub(crate) const GRANULARITY: u64 = 2 << 20;
-
-/// The virtual memory of a machine, all its devices together.
-pub(crate) struct VirtualMemory {
-    addresses: AddressSpace,
-    reserved: BTreeMap<u64, Reserved>,
-    physical: BTreeMap<u32, Physical>,
-    next: u32,
-}
-
-/// A range of addresses for mapping.
-struct Reserved {
-    bytes: u64,
-    origin: Arc<Origin>,
-}
-
-/// Physical memory of a device.
-struct Physical {
-    /// The physical address, in the range of the device; programs never get it.
-    at: u64,
-    bytes: u64,
-    device: usize,
-    properties: CUmemAllocationProp,
-    /// The number of references that the program must release.
-    references: u32,
-    mappings: u32,
-    origin: Arc<Origin>,
-}
-
-impl Default for VirtualMemory {
-    fn default() -> Self {
-        let addresses = AddressSpace::virtual_ranges();
-        let reserved = BTreeMap::new();
-        let physical = BTreeMap::new();
-        Self { addresses, reserved, physical, next: 0 }
-    }
-}
-
-impl VirtualMemory {
-    /// Returns the memory, if the program has a reference to it.
-    fn held(&mut self, memory: u32) -> Outcome<&mut Physical> {
-        let found = self.physical.get_mut(&memory).filter(|memory| memory.references > 0);
-        found.ok_or(ERROR_INVALID_VALUE)
-    }
-
-    /// Returns whether the range consists of pages of one reserved range.
-    fn is_mappable(&self, at: u64, bytes: u64) -> bool {
-        let around = self.reserved.range(..=at).next_back();
-        let is_reserved = around.is_some_and(|(&start, reserved)| {
-            let skipped = at - start;
-            skipped < reserved.bytes && bytes <= reserved.bytes - skipped
-        });
-        is_reserved && is_granular(bytes) && at.is_multiple_of(GRANULARITY)
-    }
-}
+use crate::memory::virtual_memory::{GRANULARITY, Physical, Reserved, is_granular};
 
 impl Machine {
     /// `cuMemAddressReserve`.
@@ -301,8 +243,4 @@ impl Machine {
         self.check(move |machine| machine.shadow.clear_physical(AddressRange::new(at, bytes)));
         self.free_on_device(device, at, bytes);
     }
-}
-
-fn is_granular(bytes: u64) -> bool {
-    bytes > 0 && bytes.is_multiple_of(GRANULARITY)
 }

@@ -8,10 +8,10 @@ use crate::access::clock::Epoch;
 use crate::host::callback;
 use crate::host::sync::{ignore_poison, lock};
 use crate::machine::engine::Progress;
-use crate::machine::operation::HostCall;
 use crate::machine::running::RunningKernel;
 use crate::machine::session::Session;
 use crate::machine::state::{Machine, Stream};
+use crate::machine::work::HostCall;
 
 /// The time for which the thread that started a host callback waits for it: a callback that
 /// returns at once then ends before any other work, so the same seed gives the same run.

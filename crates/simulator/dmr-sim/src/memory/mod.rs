@@ -7,3 +7,4 @@ pub(crate) mod late_frees;
 pub(crate) mod mapping;
 pub(crate) mod memory_map;
 pub(crate) mod store;
+pub(crate) mod virtual_memory;

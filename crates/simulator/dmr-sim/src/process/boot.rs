@@ -12,9 +12,10 @@ use dmr_ptx::{Checks, Limits};
 use crate::check::report::{KINDS, ReportKind};
 use crate::host::fork::is_forked_child;
 use crate::host::initialised::await_initialisation;
-use crate::machine::refusals::Refusal;
+use crate::kernel::refusal::Refusal;
+use crate::machine::config::Policy;
 use crate::process::install::{Driver, SelectError, select, serve_as_library};
-use crate::process::universe::{DEVICES, Policy, Universe};
+use crate::process::universe::{DEVICES, Universe};
 
 /// The exit status of a process with findings, unless it ends by a signal or by `_exit`: that of
 /// ThreadSanitizer.

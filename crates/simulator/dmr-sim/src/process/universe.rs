@@ -13,36 +13,18 @@ use crate::host::callback;
 use crate::host::faults::{CallCounts, Hold};
 use crate::host::fork::is_forked_child;
 use crate::host::label::Frames;
-use crate::kernel::body::{Footprint, Kernel, KernelArgs, KernelMemory};
-use crate::machine::refusals::Refusal;
+use crate::kernel::args::KernelArgs;
+use crate::kernel::body::Kernel;
+use crate::kernel::footprint::Footprint;
+use crate::kernel::memory::KernelMemory;
+use crate::kernel::refusal::Refusal;
+use crate::machine::config::Config;
+use crate::machine::config::HostOrder;
+use crate::machine::config::Policy;
 use crate::machine::registry;
-use crate::machine::session::{Session, Shared};
-use crate::machine::state::Config;
+use crate::machine::session::Session;
+use crate::machine::shared::Shared;
 use crate::process::install::{InstallError, install};
-
-/// The time at which submitted work executes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// As soon as it can.
-    Eager,
-    /// Runs work when it is waited for, and then only the work that the wait needs.
-    Lazy,
-    /// Now or later, in an order drawn from the seed.
-    Random,
-}
-
-/// The order between host threads: whether work that one has found complete is complete for the
-/// others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum HostOrder {
-    /// Work that one thread has found complete is complete for all threads from then on. The
-    /// simulator sees no mutex and no channel, so this setting gives no false alarm; a missing
-    /// order between host threads is not detected.
-    Linearised,
-    /// Each thread has its own clock, to which [`Universe::publish`] and
-    /// [`Universe::observe`] add that of another thread.
-    PerThread,
-}
 
 /// One simulated machine: its devices occupy CUDA ordinals of their own until it ends.
 ///

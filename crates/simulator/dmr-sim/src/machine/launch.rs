@@ -4,7 +4,9 @@ use crate::abi::*;
 use crate::access::origin::Operation;
 use crate::access::range::AddressRange;
 use crate::host::callback;
-use crate::kernel::body::{Footprint, Kernel, KernelArgs};
+use crate::kernel::args::KernelArgs;
+use crate::kernel::body::Kernel;
+use crate::kernel::footprint::Footprint;
 use crate::kernel::image::Refused;
 use crate::machine::graph::NodeWork;
 use crate::machine::operation::{Action, Launch};
@@ -52,7 +54,7 @@ pub(crate) fn launch(
 }
 
 /// Returns the behaviour of a kernel: its registered body, its PTX, or the fallback.
-pub(super) fn kernel(session: &mut Session<'_>, function: u32) -> Outcome<Kernel> {
+pub(crate) fn kernel(session: &mut Session<'_>, function: u32) -> Outcome<Kernel> {
     let name = session.entry(function)?.name.clone();
     if let Some(registered) = session.kernels.get(&name) {
         return Ok(registered.clone());
