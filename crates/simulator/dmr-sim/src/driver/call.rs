@@ -93,7 +93,7 @@ pub(crate) fn driver_call(
         }
         let mut session = shared.session_for(name);
         session.call = name;
-        session.calls += 1;
+        session.scheduler.calls += 1;
         if let Some(context) = context {
             session.check_context(context)?;
             session.context = Some(context);

@@ -82,7 +82,9 @@ unsafe extern "C" fn dmrSimBlockAllocated(
 
 /// Reports that the memory of a block belongs to the program from now on.
 extern "C" fn dmrSimBlockGivenAway(universe: u32, ptr: u64) -> Code {
-    tell(universe, |session| session.check(move |machine| machine.shadow.block_given_away(ptr)))
+    tell(universe, |session| {
+        session.check(move |machine| machine.checks.shadow.block_given_away(ptr))
+    })
 }
 
 /// In place of a stream: all streams.
@@ -176,12 +178,12 @@ fn tell(universe: u32, what: impl FnOnce(&mut Session<'_>)) -> Code {
 impl Session<'_> {
     /// Adds a heap of a pool.
     pub(crate) fn heap_created(&mut self, ptr: u64, bytes: u64) {
-        self.check(move |machine| machine.shadow.heap_created(ptr, bytes));
+        self.check(move |machine| machine.checks.shadow.heap_created(ptr, bytes));
     }
 
     /// Removes a heap of a pool.
     pub(crate) fn heap_destroyed(&mut self, ptr: u64) {
-        self.check(move |machine| machine.shadow.heap_destroyed(ptr));
+        self.check(move |machine| machine.checks.shadow.heap_destroyed(ptr));
     }
 
     /// Adds a region of a pool.
@@ -189,8 +191,8 @@ impl Session<'_> {
         let block = self.library_block(ptr, bytes, number, tag);
         let by = self.site("allocation of a pool's region");
         self.check(move |machine| {
-            let shadow = &mut machine.shadow;
-            let findings = &mut machine.findings;
+            let shadow = &mut machine.checks.shadow;
+            let findings = &mut machine.checks.findings;
             shadow.region_allocated(block, by, findings);
         });
     }
@@ -198,7 +200,7 @@ impl Session<'_> {
     /// Adds a block of a library that is no region of a pool.
     fn block_allocated(&mut self, ptr: u64, bytes: u64, number: u64, tag: &str) {
         let block = self.library_block(ptr, bytes, number, tag);
-        self.check(move |machine| machine.shadow.block_allocated(block));
+        self.check(move |machine| machine.checks.shadow.block_allocated(block));
     }
 
     /// Returns a block of a library as it is reported. An empty tag is none.
@@ -216,7 +218,7 @@ impl Session<'_> {
         let Some(epoch) = self.devices[device].lost_by else { return String::new() };
         let stream = Some(epoch.stream);
         let op = epoch.seq;
-        let found = self.findings.verdict.reports.iter().filter(|report| {
+        let found = self.checks.findings.verdict.reports.iter().filter(|report| {
             (report.second.stream, report.second.op) == (stream, op) && !report.kind.is_race()
         });
         found.map(ToString::to_string).collect::<Vec<_>>().join("\n")

@@ -53,7 +53,8 @@ impl Session<'_> {
 
     /// Returns the program that has a function.
     fn program(&self, index: u32) -> Outcome<&dmr_ptx::Program> {
-        let &(module, _) = self.functions.get(index as usize).ok_or(ERROR_INVALID_HANDLE)?;
+        let &(module, _) =
+            self.kernels.functions.get(index as usize).ok_or(ERROR_INVALID_HANDLE)?;
         Ok(&self.module(module)?.loaded.program)
     }
 
@@ -177,7 +178,7 @@ extern "C" fn cuKernelSetCacheConfig(kernel: Handle, _config: c_int, _device: CU
 
 unsafe extern "C" fn cuFuncGetModule(module: *mut Handle, function: Handle) -> Code {
     driver_call("cuFuncGetModule", Scope::ContextOr(function), |session| {
-        let owner = session.functions[session.function_of(function)? as usize].0;
+        let owner = session.kernels.functions[session.function_of(function)? as usize].0;
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(module, session.handle(Kind::Module, owner)) }
     })
@@ -185,7 +186,7 @@ unsafe extern "C" fn cuFuncGetModule(module: *mut Handle, function: Handle) -> C
 
 unsafe extern "C" fn cuKernelGetLibrary(library: *mut Handle, kernel: Handle) -> Code {
     driver_call("cuKernelGetLibrary", Scope::ContextOr(kernel), |session| {
-        let owner = session.functions[session.function_of(kernel)? as usize].0;
+        let owner = session.kernels.functions[session.function_of(kernel)? as usize].0;
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(library, session.handle(Kind::Library, owner)) }
     })
@@ -216,7 +217,7 @@ unsafe extern "C" fn cuKernelGetName(name: *mut *const c_char, kernel: Handle) -
 /// `to` is null, or valid for writing.
 unsafe fn put_name(name: &'static str, to: *mut *const c_char, function: Handle) -> Code {
     driver_call(name, Scope::ContextOr(function), |session| {
-        let (module, place) = session.functions[session.function_of(function)? as usize];
+        let (module, place) = session.kernels.functions[session.function_of(function)? as usize];
         let name = session.module(module)?.names.get(place).ok_or(ERROR_INVALID_HANDLE)?;
         // SAFETY: by this function's contract.
         unsafe { put(to, name.as_ptr()) }

@@ -211,10 +211,10 @@ impl Session<'_> {
     /// Returns the index of the function at this place of a module.
     pub(crate) fn function_index(&mut self, module: u32, place: usize) -> u32 {
         let entry = (module, place);
-        let known = self.functions.iter().position(|function| *function == entry);
+        let known = self.kernels.functions.iter().position(|function| *function == entry);
         let index = known.unwrap_or_else(|| {
-            self.functions.push(entry);
-            self.functions.len() - 1
+            self.kernels.functions.push(entry);
+            self.kernels.functions.len() - 1
         });
         index as u32
     }

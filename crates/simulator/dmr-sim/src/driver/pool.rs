@@ -258,7 +258,7 @@ unsafe extern "C" fn cuMemPoolGetAccess(
         let device = location_device(session, unsafe { location.read_unaligned() })?;
         let rights = match device == owner {
             true => Rights::ReadWrite,
-            false => session.present.pool_rights(index, device),
+            false => session.memory.present.pool_rights(index, device),
         };
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(flags, rights.flags()) }

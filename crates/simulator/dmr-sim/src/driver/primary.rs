@@ -125,14 +125,14 @@ fn free_all(session: &mut Session<'_>, device: usize) -> Outcome {
         return Ok(());
     }
     let is_freed = |home: Home| home.device() == Some(device);
-    let allocations = session.present.allocations();
+    let allocations = session.memory.present.allocations();
     let blocks: Vec<u64> =
         allocations.filter(|(_, block)| is_freed(block.home)).map(|(at, _)| at).collect();
     blocks.into_iter().try_for_each(|at| session.free_now(at))?;
     // Modules of the context stay loaded, without their variables.
     let is_gone = |at: u64| address::device_of(at) == Some(device);
     session.objects.variables.retain(|&at| !is_gone(at));
-    for module in session.modules.values_mut() {
+    for module in session.kernels.modules.values_mut() {
         module.variables.retain(|variable| !is_gone(variable.at));
     }
     for pool in 0..session.pools.len() {

@@ -47,7 +47,8 @@ unsafe extern "C" fn cuMemAllocManaged(at: *mut CUdeviceptr, bytes: usize, flags
 impl Session<'_> {
     /// Returns the start of the managed allocation around a range of bytes.
     fn managed(&self, at: u64, bytes: u64) -> Outcome<u64> {
-        let (start, block) = self.present.allocation_around(at).ok_or(ERROR_INVALID_VALUE)?;
+        let (start, block) =
+            self.memory.present.allocation_around(at).ok_or(ERROR_INVALID_VALUE)?;
         let is_inside = bytes <= block.bytes - (at - start);
         let is_managed = self.objects.managed.contains(&start);
         if is_inside && is_managed { Ok(start) } else { Err(ERROR_INVALID_VALUE) }
@@ -153,7 +154,7 @@ unsafe extern "C" fn cuMemGetAddressRange_v2(
     at: CUdeviceptr,
 ) -> Code {
     driver_call("cuMemGetAddressRange_v2", Scope::Context, |session| {
-        let (found, block) = session.present.allocation_around(at).ok_or(ERROR_NOT_FOUND)?;
+        let (found, block) = session.memory.present.allocation_around(at).ok_or(ERROR_NOT_FOUND)?;
         let known = block.bytes;
         // SAFETY: the caller's pointers are null or writable.
         unsafe {
@@ -195,7 +196,9 @@ impl Session<'_> {
         if !(1..=21).contains(&attribute) {
             return Err(ERROR_INVALID_VALUE);
         }
-        let Some((start, block)) = self.present.allocation_around(at) else { return Ok(None) };
+        let Some((start, block)) = self.memory.present.allocation_around(at) else {
+            return Ok(None);
+        };
         let device = block.home.device();
         let is_managed = self.objects.managed.contains(&start);
         let on_host = device.is_none();
@@ -290,7 +293,7 @@ extern "C" fn cuPointerSetAttribute(
     at: CUdeviceptr,
 ) -> Code {
     driver_call("cuPointerSetAttribute", Scope::Context, |session| {
-        let is_known = session.present.allocation_around(at).is_some();
+        let is_known = session.memory.present.allocation_around(at).is_some();
         let is_valid = attribute == 6 && !value.is_null() && is_known;
         if is_valid { Ok(()) } else { Err(ERROR_INVALID_VALUE) }
     })

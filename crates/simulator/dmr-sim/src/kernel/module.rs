@@ -1,9 +1,23 @@
 //! A loaded module: its kernels, and its variables in device memory.
 
+use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Arc;
 
+use crate::kernel::body::{Fallback, Kernel};
 use crate::kernel::interpreter::Loaded;
+
+/// The kernels of a machine: those that tests have registered, and those of modules.
+#[derive(Default)]
+pub(crate) struct Kernels {
+    pub(crate) registered: HashMap<String, Kernel>,
+    /// The body of kernels that are not registered.
+    pub(crate) fallback: Option<Fallback>,
+    pub(crate) modules: HashMap<u32, Module>,
+    pub(crate) next_module: u32,
+    /// Functions that programs have looked up: module, and index in it.
+    pub(crate) functions: Vec<(u32, usize)>,
+}
 
 /// A module that a program has loaded.
 pub(crate) struct Module {

@@ -21,10 +21,10 @@ use crate::memory::mapping::Reach;
 impl Machine {
     /// Runs a check: now, or after the checks that were logged before.
     pub(crate) fn check(&mut self, check: impl FnOnce(&mut Self) + Send + 'static) {
-        if self.log.is_empty() {
+        if self.checks.log.is_empty() {
             check(self);
         } else {
-            self.log.push(Logged::Check(Box::new(check)));
+            self.checks.log.push(Logged::Check(Box::new(check)));
         }
     }
 
@@ -34,12 +34,14 @@ impl Machine {
         clock: Clock,
         check: impl FnOnce(&mut Shadow, Before<'_>, &mut Findings) + Send + 'static,
     ) {
-        self.check(move |machine| machine.shadow.check_after(clock, &mut machine.findings, check));
+        self.check(move |machine| {
+            machine.checks.shadow.check_after(clock, &mut machine.checks.findings, check)
+        });
     }
 
     /// Adds a finding.
     pub(crate) fn report(&mut self, report: Report) {
-        self.check(move |machine| machine.findings.push(report));
+        self.check(move |machine| machine.checks.findings.push(report));
     }
 
     /// Checks the accesses of the operation just begun, and adds them to the history if they
@@ -53,10 +55,17 @@ impl Machine {
     ) {
         let stream = &self.streams[operation.epoch.stream as usize];
         let device = stream.device;
-        if self.log.is_empty() {
+        if self.checks.log.is_empty() {
             let reach = Reach { device, peers };
             let clock = &stream.clock;
-            self.shadow.submitted(operation, ranges, clock, reach, happen, &mut self.findings);
+            self.checks.shadow.submitted(
+                operation,
+                ranges,
+                clock,
+                reach,
+                happen,
+                &mut self.checks.findings,
+            );
             return;
         }
         let operation = operation.clone();
@@ -67,9 +76,9 @@ impl Machine {
             let ranges = owned.iter().map(|(kind, ranges)| AccessedRanges::new(*kind, ranges));
             let ranges: SmallVec<[_; 4]> = ranges.collect();
             let reach = Reach { device, peers: peers.as_deref() };
-            let clock = machine.shadow.words.up_to_date(clock);
-            let findings = &mut machine.findings;
-            machine.shadow.submitted(&operation, &ranges, &clock, reach, happen, findings);
+            let clock = machine.checks.shadow.words.up_to_date(clock);
+            let findings = &mut machine.checks.findings;
+            machine.checks.shadow.submitted(&operation, &ranges, &clock, reach, happen, findings);
         });
     }
 
@@ -78,20 +87,20 @@ impl Machine {
         let clock = self.streams[operation.epoch.stream as usize].clock.clone();
         let peers = SmallVec::from_slice(peers);
         let launch = LoggedLaunch { operation, clock, peers, recording: None };
-        self.log.push(Logged::Launch(Box::new(launch)))
+        self.checks.log.push(Logged::Launch(Box::new(launch)))
     }
 
     /// Adds the footprint of a launch that has run, and runs the checks that have waited for it.
     pub(crate) fn launch_recorded(&mut self, ticket: Ticket, footprint: Recording) {
-        self.log.set_recording(ticket, footprint);
-        while let Some(entry) = self.log.pop_ready() {
+        self.checks.log.set_recording(ticket, footprint);
+        while let Some(entry) = self.checks.log.pop_ready() {
             match entry {
                 Logged::Check(check) => check(self),
                 Logged::Launch(launch) => self.check_launch(*launch),
             }
         }
-        if self.log.is_empty() {
-            self.late_frees.clear();
+        if self.checks.log.is_empty() {
+            self.memory.late_frees.clear();
         }
     }
 
@@ -101,8 +110,14 @@ impl Machine {
         let Some(recording) = recording else { return };
         let device = self.streams[operation.epoch.stream as usize].device;
         let reach = Reach { device, peers: Some(&peers) };
-        let clock = self.shadow.words.up_to_date(clock);
-        self.shadow.launched(&operation, recording, &clock, reach, &mut self.findings);
+        let clock = self.checks.shadow.words.up_to_date(clock);
+        self.checks.shadow.launched(
+            &operation,
+            recording,
+            &clock,
+            reach,
+            &mut self.checks.findings,
+        );
     }
 
     /// Begins a declaration for the calling thread, as `Declarations::begin` does, and returns
@@ -115,7 +130,7 @@ impl Machine {
         let (id, declaration) = self.declarations.begin(stream, uses);
         if let Some(declaration) = declaration {
             // Blocks are known when all work before has been checked.
-            self.check(move |machine| machine.shadow.resolve(&declaration));
+            self.check(move |machine| machine.checks.shadow.resolve(&declaration));
         }
         id
     }

@@ -59,11 +59,12 @@ impl Machine {
     pub(crate) fn push(&mut self, epoch: Epoch, deps: Deps, action: Action) {
         debug_assert_eq!(self.streams[epoch.stream as usize].submitted, epoch.seq);
         let this = &mut self.streams[epoch.stream as usize];
-        let seen = || Box::new(SeenByHost { before: this.clock.clone(), tick: self.ticks });
+        let seen =
+            || Box::new(SeenByHost { before: this.clock.clone(), tick: self.scheduler.ticks });
         let seen_by_host = action.is_seen_by_host().then(seen);
-        self.host_may_wait += usize::from(seen_by_host.is_some());
+        self.scheduler.host_may_wait += usize::from(seen_by_host.is_some());
         this.queue.push_back(Op { deps, action, seen_by_host });
-        self.queued += 1;
+        self.scheduler.queued += 1;
     }
 
     /// Returns the accessor of a stream's work: its device, and the devices that it can access.
@@ -82,7 +83,8 @@ impl Machine {
         let by = self.reach(stream, peers);
         [(reads, false), (writes, true)].into_iter().any(|(ranges, is_write)| {
             let out = |range: &AddressRange| {
-                let reachable = self.present.reachable(range.start(), range.len(), by, is_write);
+                let reachable =
+                    self.memory.present.reachable(range.start(), range.len(), by, is_write);
                 reachable < range.len()
             };
             ranges.iter().any(out)
@@ -101,7 +103,7 @@ impl Machine {
 
     /// Runs one operation that `target` depends on, or `target`, which has not executed.
     pub(crate) fn step_towards(&mut self, target: Epoch) -> Progress {
-        if self.runs_kernel {
+        if self.scheduler.runs_kernel {
             return Progress::Blocked;
         }
         let next = match self.config.policy {
@@ -113,13 +115,13 @@ impl Machine {
 
     /// Runs one operation if the policy runs work that is not waited for.
     pub(crate) fn step_by_itself(&mut self) -> Option<Progress> {
-        if self.queued == 0 || self.runs_kernel {
+        if self.scheduler.queued == 0 || self.scheduler.runs_kernel {
             return None;
         }
         let runs = match self.config.policy {
             Policy::Eager => true,
             Policy::Lazy => false,
-            Policy::Random => self.random.bool(),
+            Policy::Random => self.scheduler.random.bool(),
         };
         let stream = runs.then(|| self.random_ready()).flatten()?;
         Some(self.step(stream))
@@ -129,7 +131,7 @@ impl Machine {
     /// call, and that were submitted at least this many ticks ago.
     pub(crate) fn step_for_host(&mut self, ticks: u64) -> Option<Progress> {
         let mut targets = SmallVec::<[Epoch; 4]>::new();
-        let is_due = |seen: &SeenByHost| seen.tick + ticks <= self.ticks;
+        let is_due = |seen: &SeenByHost| seen.tick + ticks <= self.scheduler.ticks;
         for (stream, this) in self.streams.iter().enumerate() {
             let mut queue = this.queue.iter();
             let place = queue.position(|op| op.seen_by_host.as_deref().is_some_and(is_due));
@@ -153,7 +155,7 @@ impl Machine {
         this.executed += 1;
         let epoch = Epoch { stream, seq: this.executed };
         self.record_end(epoch, 0, 0);
-        self.host_calls_returned += 1;
+        self.scheduler.host_calls_returned += 1;
     }
 
     /// Returns the streams that the next operation of `stream` is ordered after by the rules of the
@@ -195,7 +197,7 @@ impl Machine {
             (0..self.streams.len() as u32).filter(|&stream| self.is_ready(stream)).collect();
         match ready.len() {
             0 => None,
-            n => Some(ready[self.random.usize(..n)]),
+            n => Some(ready[self.scheduler.random.usize(..n)]),
         }
     }
 
@@ -219,7 +221,7 @@ impl Machine {
                 None => return Some(stream),
             }
         }
-        if self.word_waits > 0 { self.random_ready() } else { None }
+        if self.scheduler.word_waits > 0 { self.random_ready() } else { None }
     }
 
     /// Runs the next operation of `stream`, which is ready.
@@ -227,11 +229,11 @@ impl Machine {
         let Some(op) = self.streams[stream as usize].queue.pop_front() else {
             return Progress::Blocked;
         };
-        self.queued -= 1;
+        self.scheduler.queued -= 1;
         let seq = self.streams[stream as usize].executed + 1;
         let start = op.deps.iter().map(|dep| self.end_of(*dep)).max().unwrap_or(0);
         if let Some(seen) = &op.seen_by_host {
-            self.host_may_wait -= 1;
+            self.scheduler.host_may_wait -= 1;
             // A copy during a call is a result that the host has to wait for.
             if !matches!(op.action, Action::Copy { .. }) {
                 self.all_threads_learn(&seen.before);
@@ -273,7 +275,7 @@ impl Machine {
     fn execute(&mut self, epoch: Epoch, action: Action) -> u64 {
         // A plausible device: a microsecond to start, 3 bytes a picosecond after that.
         let moving = |bytes: u64| 1_000 + bytes / 3_000;
-        let mut memory = self.memory();
+        let mut memory = self.memory.bytes();
         match action {
             Action::Order | Action::Keep(_) | Action::HostCall(_) | Action::Kernel(_) => 0,
             Action::Fill { at, len, pattern } => {

@@ -48,15 +48,15 @@ impl Machine {
     /// Frees the addresses of nodes that no graph has any more, if all work has run that may use
     /// them.
     pub(crate) fn release_graph_addresses(&mut self) {
-        if self.queued > 0 {
+        if self.scheduler.queued > 0 {
             return;
         }
         let is_over = |memory: &mut Arc<GraphMemory>| {
-            Arc::strong_count(memory) == 1 && self.present.allocation(memory.at).is_none()
+            Arc::strong_count(memory) == 1 && self.memory.present.allocation(memory.at).is_none()
         };
         for memory in self.graphs.memory.extract_if(.., is_over) {
             self.graphs.frees.remove(&memory.at);
-            self.store.erase(memory.at, taken(memory.bytes));
+            self.memory.store.erase(memory.at, taken(memory.bytes));
             self.devices[memory.device].addresses.release(memory.at, taken(memory.bytes));
         }
     }
@@ -71,7 +71,7 @@ impl Machine {
     /// Allocates the memory of a node, which is not allocated and whose bytes are reserved.
     pub(crate) fn allocate_in_graph(&mut self, memory: &GraphMemory, stream: u32) -> Outcome {
         let &GraphMemory { at, bytes, device } = memory;
-        if self.present.allocation(at).is_some() {
+        if self.memory.present.allocation(at).is_some() {
             return Err(ERROR_INVALID_VALUE);
         }
         self.devices[device].graphs.allocated += taken(bytes);
@@ -145,7 +145,7 @@ impl Session<'_> {
             _ => None,
         });
         let memory: Vec<u64> = memory.collect();
-        Ok(memory.into_iter().filter(|&at| self.present.allocation(at).is_some()).collect())
+        Ok(memory.into_iter().filter(|&at| self.memory.present.allocation(at).is_some()).collect())
     }
 
     /// Reserves the bytes that a launch needs at most at a time.
@@ -162,7 +162,7 @@ impl Session<'_> {
             match work {
                 NodeWork::Allocate(memory) => {
                     made.insert(memory.at, (memory.device, taken(memory.bytes) as i64));
-                    if self.present.allocation(memory.at).is_some() {
+                    if self.memory.present.allocation(memory.at).is_some() {
                         continue; // it is freed first
                     }
                     let (now, most) = &mut needed[memory.device];
@@ -170,7 +170,7 @@ impl Session<'_> {
                     *most = *now.max(most);
                 }
                 NodeWork::Free(at) => {
-                    let live = self.present.allocation(at).and_then(|it| match it.home {
+                    let live = self.memory.present.allocation(at).and_then(|it| match it.home {
                         Home::Graph(device) if freed.insert(at) => {
                             Some((device, taken(it.bytes) as i64))
                         }

@@ -40,7 +40,7 @@ pub(crate) fn launch(
         let within = |ranges: &[AddressRange], writes| -> Vec<AddressRange> {
             let within = |range: &AddressRange| {
                 let at = range.start();
-                AddressRange::new(at, session.present.reachable(at, range.len(), by, writes))
+                AddressRange::new(at, session.memory.present.reachable(at, range.len(), by, writes))
             };
             ranges.iter().map(within).collect()
         };
@@ -56,14 +56,14 @@ pub(crate) fn launch(
 /// Returns the behaviour of a kernel: its registered body, its PTX, or the fallback.
 pub(crate) fn kernel(session: &mut Session<'_>, function: u32) -> Outcome<Kernel> {
     let name = session.entry(function)?.name.clone();
-    if let Some(registered) = session.kernels.get(&name) {
+    if let Some(registered) = session.kernels.registered.get(&name) {
         return Ok(registered.clone());
     }
     let refused: Refused = match session.interpreted(function)? {
         Ok(kernel) => return Ok(kernel),
         Err(refused) => refused,
     };
-    if let Some(fallback) = &session.fallback {
+    if let Some(fallback) = &session.kernels.fallback {
         return Ok(Kernel::of_fallback(fallback, &name));
     }
     session.refuse_kernel(&name, refused);

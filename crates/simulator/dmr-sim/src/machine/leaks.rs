@@ -24,14 +24,14 @@ impl Machine {
     /// these blocks.
     pub(crate) fn leaks(&self, findings: &mut Findings) {
         let mut blocks = Blocks::default();
-        self.shadow.each_block(&mut |mut leak| {
+        self.checks.shadow.each_block(&mut |mut leak| {
             let address = leak.address;
-            leak.device = self.shadow.map.device_at(address);
+            leak.device = self.checks.shadow.map.device_at(address);
             blocks.0.insert(address, address + leak.bytes.max(1));
             findings.push(leak);
         });
         let variables = &self.objects.variables;
-        for (at, allocation) in self.shadow.map.allocations() {
+        for (at, allocation) in self.checks.shadow.map.allocations() {
             if variables.contains(&at) || blocks.are_in(at, allocation.bytes) {
                 continue;
             }

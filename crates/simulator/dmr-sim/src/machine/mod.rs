@@ -21,6 +21,7 @@ pub(crate) mod pinned;
 pub(crate) mod refusals;
 pub(crate) mod registry;
 pub(crate) mod running;
+pub(crate) mod scheduler;
 pub(crate) mod session;
 pub(crate) mod shared;
 pub(crate) mod state;

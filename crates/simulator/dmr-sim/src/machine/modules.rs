@@ -18,12 +18,13 @@ use crate::machine::work::{CopyWork, FillWork, Rows};
 impl Session<'_> {
     /// Returns a loaded module.
     pub(crate) fn module(&self, index: u32) -> Outcome<&Module> {
-        self.modules.get(&index).ok_or(ERROR_INVALID_HANDLE)
+        self.kernels.modules.get(&index).ok_or(ERROR_INVALID_HANDLE)
     }
 
     /// Returns the kernel of a function, if its module is still loaded.
     pub(crate) fn entry(&self, index: u32) -> Outcome<&dmr_ptx::Kernel> {
-        let &(module, place) = self.functions.get(index as usize).ok_or(ERROR_INVALID_HANDLE)?;
+        let &(module, place) =
+            self.kernels.functions.get(index as usize).ok_or(ERROR_INVALID_HANDLE)?;
         self.module(module)?.kernels().get(place).ok_or(ERROR_INVALID_HANDLE)
     }
 
@@ -37,7 +38,8 @@ impl Session<'_> {
 
     /// Returns the kernel of a function as PTX, or the reason why the interpreter cannot run it.
     pub(crate) fn interpreted(&self, function: u32) -> Outcome<Result<Kernel, Refused>> {
-        let &(module, place) = self.functions.get(function as usize).ok_or(ERROR_INVALID_HANDLE)?;
+        let &(module, place) =
+            self.kernels.functions.get(function as usize).ok_or(ERROR_INVALID_HANDLE)?;
         Ok(self.module(module)?.loaded.kernel(place).map_err(Refused::from))
     }
 
@@ -106,15 +108,15 @@ impl Session<'_> {
         let limits = self.config.limits;
         let program = Arc::new(program);
         let loaded = Arc::new(Loaded { program, globals, checks, limits });
-        let index = self.next_module;
-        self.next_module += 1;
-        self.modules.insert(index, Module { loaded, names, variables: placed });
+        let index = self.kernels.next_module;
+        self.kernels.next_module += 1;
+        self.kernels.modules.insert(index, Module { loaded, names, variables: placed });
         Ok(index)
     }
 
     /// Unloads a module: frees its variables after all work of their device.
     pub(crate) fn unload_module(&mut self, index: u32) -> Outcome {
-        let module = self.modules.remove(&index).ok_or(ERROR_INVALID_HANDLE)?;
+        let module = self.kernels.modules.remove(&index).ok_or(ERROR_INVALID_HANDLE)?;
         self.free_variables(module.variables);
         Ok(())
     }

@@ -24,14 +24,14 @@ impl Machine {
 
     /// Adds `clock` to the clock of the calling host thread.
     pub(crate) fn host_learns(&mut self, clock: &Clock) {
-        let clock = self.shadow.words.up_to_date(clock.clone());
+        let clock = self.checks.shadow.words.up_to_date(clock.clone());
         self.host.learn(&clock);
     }
 
     /// Adds `clock` to the clocks of all host threads: which of them reads a word, or gets the
     /// message of a host function, is not known.
     pub(crate) fn all_threads_learn(&mut self, clock: &Clock) {
-        let clock = self.shadow.words.up_to_date(clock.clone());
+        let clock = self.checks.shadow.words.up_to_date(clock.clone());
         self.host.all_mut().for_each(|known| known.join(&clock));
     }
 

@@ -15,14 +15,14 @@ const PAGE: usize = 4096;
 impl Machine {
     /// Returns whether the byte is in pinned memory.
     pub(crate) fn is_pinned(&self, at: u64) -> bool {
-        let around = self.present.allocation_around(at);
+        let around = self.memory.present.allocation_around(at);
         around.is_some_and(|(_, allocation)| allocation.home == Home::Host)
     }
 
     /// Returns whether the byte is in memory that the program has registered, and not the first of
     /// it.
     pub(crate) fn is_inside_registered(&self, at: u64) -> bool {
-        let around = self.present.allocation_around(at);
+        let around = self.memory.present.allocation_around(at);
         around.is_some_and(|(start, allocation)| {
             start != at && allocation.home == Home::Host && !self.pinned.contains_key(&start)
         })
@@ -40,7 +40,7 @@ impl Machine {
         if at == 0 || bytes == 0 || !address::is_host_range(at, bytes) || !is_mapped(at, bytes) {
             return Err(ERROR_INVALID_VALUE);
         }
-        if self.present.overlaps(at, bytes) {
+        if self.memory.present.overlaps(at, bytes) {
             return Err(ERROR_HOST_MEMORY_ALREADY_REGISTERED);
         }
         self.pin(at, bytes);
@@ -63,7 +63,7 @@ impl Machine {
 
     /// Returns the flags of the `cuMemHostAlloc` that has allocated the byte.
     pub(crate) fn host_flags(&self, at: u64) -> Outcome<u32> {
-        let start = self.present.allocation_around(at).map(|(start, _)| start);
+        let start = self.memory.present.allocation_around(at).map(|(start, _)| start);
         let pinned = start.and_then(|start| self.pinned.get(&start));
         pinned.map(|pinned| pinned.flags).ok_or(ERROR_INVALID_VALUE)
     }
@@ -81,7 +81,8 @@ impl Session<'_> {
         let machine = &mut **self;
         let freed = machine.remove_allocation(at, by, clock);
         let bytes = freed.map_or(0, |freed| freed.bytes);
-        machine.check(move |machine| machine.shadow.clear_freed(AddressRange::new(at, bytes)));
+        machine
+            .check(move |machine| machine.checks.shadow.clear_freed(AddressRange::new(at, bytes)));
         if let Some(HostAllocation { bytes, .. }) = machine.pinned.remove(&at) {
             release_pinned(at, bytes);
         }
@@ -90,7 +91,7 @@ impl Session<'_> {
 
     /// Returns an error unless pinned memory of this origin starts at the address.
     fn pinned_block(&self, at: u64, registered: bool) -> Outcome {
-        let is_pinned = self.present.allocation(at).is_some_and(|a| a.home == Home::Host);
+        let is_pinned = self.memory.present.allocation(at).is_some_and(|a| a.home == Home::Host);
         let is_ours = self.pinned.contains_key(&at);
         if is_pinned && is_ours != registered { Ok(()) } else { Err(ERROR_INVALID_VALUE) }
     }

@@ -13,10 +13,8 @@ use crate::kernel::recording::Recording;
 use crate::machine::operation::Launch;
 use crate::machine::state::Machine;
 use crate::memory::bytes::Memory;
-use crate::memory::late_frees::LateFrees;
 use crate::memory::mapping::Reach;
-use crate::memory::memory_map::MemoryMap;
-use crate::memory::store::Store;
+use crate::memory::state::MemoryState;
 
 /// A launch that runs, with the parts of the machine that it uses.
 pub(crate) struct RunningKernel {
@@ -27,9 +25,7 @@ pub(crate) struct RunningKernel {
     device: usize,
     /// The devices whose memory it may access.
     peers: SmallVec<[usize; 2]>,
-    store: Store,
-    present: MemoryMap,
-    late_frees: LateFrees,
+    memory: MemoryState,
 }
 
 /// The accesses of a kernel that has run.
@@ -45,8 +41,9 @@ pub(crate) struct Accesses {
 impl RunningKernel {
     /// Runs the kernel.
     pub(crate) fn run(&mut self) -> Accesses {
-        let Self { launch, present, late_frees, .. } = self;
-        let memory = Memory { store: &mut self.store, mappings: &present.mappings };
+        let launch = &self.launch;
+        let MemoryState { store, present, late_frees } = &mut self.memory;
+        let memory = Memory { store, mappings: &present.mappings };
         let by = Reach { device: self.device, peers: Some(&self.peers) };
         let mut memory = match launch.ticket {
             Some(_) => KernelMemory::recorded(memory, present, late_frees, by),
@@ -67,7 +64,7 @@ impl Machine {
         start: u64,
         launch: Box<Launch>,
     ) -> Box<RunningKernel> {
-        self.runs_kernel = true;
+        self.scheduler.runs_kernel = true;
         let stream = &self.streams[epoch.stream as usize];
         Box::new(RunningKernel {
             epoch,
@@ -75,20 +72,15 @@ impl Machine {
             launch,
             device: stream.device,
             peers: self.contexts[stream.context as usize].reaches.clone(),
-            store: std::mem::take(&mut self.store),
-            present: std::mem::take(&mut self.present),
-            late_frees: std::mem::take(&mut self.late_frees),
+            memory: std::mem::take(&mut self.memory),
         })
     }
 
     /// Ends a kernel. If its footprint was recorded, the checks that have waited for it run.
     pub(crate) fn kernel_done(&mut self, kernel: Box<RunningKernel>, accesses: Accesses) {
-        let RunningKernel { epoch, start, launch, device, store, present, late_frees, .. } =
-            *kernel;
-        self.store = store;
-        self.present = present;
-        self.late_frees = late_frees;
-        self.runs_kernel = false;
+        let RunningKernel { epoch, start, launch, device, memory, .. } = *kernel;
+        self.memory = memory;
+        self.scheduler.runs_kernel = false;
         if let Some(code) = accesses.fault {
             self.devices[device].lose(code, epoch);
         }
@@ -103,7 +95,7 @@ impl Machine {
                 let site = launch.origin.site(Some(epoch));
                 for bytes in accesses.outside {
                     let found = Report::new(ReportKind::OutsideFootprint, site.clone());
-                    self.report(found.about(self.present.device_at(bytes.start()), bytes));
+                    self.report(found.about(self.memory.present.device_at(bytes.start()), bytes));
                 }
                 if accesses.panicked {
                     self.report(Report::new(ReportKind::KernelPanicked, site));

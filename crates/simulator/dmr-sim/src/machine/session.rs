@@ -151,7 +151,7 @@ impl Session<'_> {
     /// Returns the index of the stream that a handle names. That of a destroyed one names none.
     pub(crate) fn stream_index(&self, handle: Handle) -> Outcome<u32> {
         let number = self.index_of(Kind::Stream, handle)?;
-        self.stream_of_number.get(&number).copied().ok_or(ERROR_INVALID_HANDLE)
+        self.numbers.index_of.get(&number).copied().ok_or(ERROR_INVALID_HANDLE)
     }
 
     /// Returns the handle of a stream.
@@ -181,12 +181,12 @@ impl Session<'_> {
     fn per_thread_stream(&mut self) -> Outcome<u32> {
         let context = self.context()?;
         let key = (std::thread::current().id(), context);
-        if let Some(&stream) = self.per_thread.get(&key) {
+        if let Some(&stream) = self.numbers.per_thread.get(&key) {
             return Ok(stream);
         }
         let device = self.contexts[context as usize].device;
         let stream = self.new_stream(context, device, StreamKind::Blocking, 0);
-        self.per_thread.insert(key, stream);
+        self.numbers.per_thread.insert(key, stream);
         Ok(stream)
     }
 }
@@ -201,7 +201,7 @@ impl Shared {
     /// need its memory.
     pub(crate) fn session_for(self: &Arc<Self>, call: &str) -> Session<'_> {
         let machine = lock(&self.machine);
-        let is_beside = machine.runs_kernel && runs_beside_kernels(call);
+        let is_beside = machine.scheduler.runs_kernel && runs_beside_kernels(call);
         self.session_of(if is_beside { machine } else { self.wait_for_kernel(machine) })
     }
 

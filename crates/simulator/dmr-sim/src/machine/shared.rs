@@ -47,10 +47,10 @@ impl Shared {
         &'a self,
         mut machine: MutexGuard<'a, Machine>,
     ) -> MutexGuard<'a, Machine> {
-        while machine.runs_kernel {
-            machine.held_up += 1;
+        while machine.scheduler.runs_kernel {
+            machine.scheduler.held_up += 1;
             machine = ignore_poison(self.changed.wait(machine));
-            machine.held_up -= 1;
+            machine.scheduler.held_up -= 1;
         }
         machine
     }

@@ -19,8 +19,7 @@ use crate::check::findings::Findings;
 use crate::check::log::CheckLog;
 use crate::check::shadow::Shadow;
 use crate::host::label::{self, CallStack};
-use crate::kernel::body::{Fallback, Kernel};
-use crate::kernel::module::Module;
+use crate::kernel::module::Kernels;
 use crate::kernel::refusal::Refusal;
 use crate::machine::config::Config;
 use crate::machine::declarations::Declarations;
@@ -30,12 +29,10 @@ use crate::machine::graph::Graphs;
 use crate::machine::host_clock::HostClock;
 use crate::machine::objects::Objects;
 use crate::machine::operation::Op;
+use crate::machine::scheduler::Scheduler;
 use crate::memory::address::AddressSpace;
-use crate::memory::bytes::Memory;
 use crate::memory::driver_pool::DriverPool;
-use crate::memory::late_frees::LateFrees;
-use crate::memory::memory_map::MemoryMap;
-use crate::memory::store::Store;
+use crate::memory::state::MemoryState;
 use crate::memory::virtual_memory::VirtualMemory;
 
 pub(crate) struct Machine {
@@ -43,70 +40,50 @@ pub(crate) struct Machine {
     /// objects.
     pub(crate) alive: Arc<()>,
     pub(crate) config: Config,
-    pub(crate) random: fastrand::Rng,
     pub(crate) devices: Vec<Device>,
     pub(crate) contexts: Vec<Context>,
     /// All streams; never shrinks, because an index is a stream's component in every clock.
     pub(crate) streams: Vec<Stream>,
-    /// The streams that were destroyed, and whose index no new one has taken.
-    pub(crate) retired: Vec<u32>,
-    /// The indices of the streams by their numbers, which handles have.
-    pub(crate) stream_of_number: HashMap<u32, u32>,
-    last_stream_number: u32,
-    pub(crate) per_thread: HashMap<(ThreadId, u32), u32>,
+    pub(crate) numbers: StreamNumbers,
     pub(crate) events: HashMap<u32, Event>,
     pub(crate) next_event: u32,
     pub(crate) pools: Vec<DriverPool>,
     pub(crate) dead_pools: Vec<u32>,
-    pub(crate) modules: HashMap<u32, Module>,
+    pub(crate) kernels: Kernels,
     pub(crate) objects: Objects,
     pub(crate) graphs: Graphs,
     /// The node of a graph whose work is being submitted, and the launch of the graph.
     pub(crate) node: Option<(GraphNode, Epoch)>,
-    /// Functions that programs have looked up: module, and index in it.
-    pub(crate) functions: Vec<(u32, usize)>,
-    pub(crate) next_module: u32,
     pub(crate) captures: u32,
-    pub(crate) kernels: HashMap<String, Kernel>,
-    /// The body of kernels that are not in `kernels`.
-    pub(crate) fallback: Option<Fallback>,
-    pub(crate) store: Store,
-    /// The owners of addresses now: what calls return and the hardware enforces.
-    pub(crate) present: MemoryMap,
-    /// The state of the checks.
-    pub(crate) shadow: Shadow,
-    pub(crate) findings: Findings,
-    pub(crate) refusals: Vec<Refusal>,
-    pub(crate) log: CheckLog<Self>,
-    /// Memory that launches in the log may use although it was freed.
-    pub(crate) late_frees: LateFrees,
-    /// The declarations of launches that are in force.
-    pub(crate) declarations: Declarations,
-    /// Waits for words that are submitted and have not ended.
-    pub(crate) word_waits: usize,
+    pub(crate) memory: MemoryState,
     pub(crate) virtual_memory: VirtualMemory,
     /// Pinned host memory that the simulator has allocated, by address.
     pub(crate) pinned: HashMap<u64, HostAllocation>,
+    pub(crate) checks: Checks,
+    pub(crate) refusals: Vec<Refusal>,
+    /// The declarations of launches that are in force.
+    pub(crate) declarations: Declarations,
     pub(crate) host: HostClock,
-    /// Operations submitted and not yet executed.
-    pub(crate) queued: usize,
-    /// The part of them by which the host can learn something without a driver call.
-    pub(crate) host_may_wait: usize,
-    /// The number of times that the thread that runs such operations has looked for them.
-    pub(crate) ticks: u64,
-    /// The driver calls so far.
-    pub(crate) calls: u64,
-    /// Threads that have unlocked the machine to wait.
-    pub(crate) waiting: usize,
-    /// `true` while a thread runs the work that the host may wait for, between driver calls.
-    pub(crate) runs_for_host: bool,
-    pub(crate) host_calls_returned: u64,
-    /// `true` while a kernel runs: it has `store`, `present` and `late_frees`, and no other
-    /// operation runs.
-    pub(crate) runs_kernel: bool,
-    /// Threads that wait for the end of the kernel.
-    pub(crate) held_up: usize,
+    pub(crate) scheduler: Scheduler,
     names: HashMap<&'static str, Arc<Origin>>,
+}
+
+/// The state of the checks.
+pub(crate) struct Checks {
+    pub(crate) shadow: Shadow,
+    pub(crate) findings: Findings,
+    pub(crate) log: CheckLog<Machine>,
+}
+
+/// The numbers of streams, which handles have, and indices that streams can get again.
+#[derive(Default)]
+pub(crate) struct StreamNumbers {
+    pub(super) index_of: HashMap<u32, u32>,
+    last: u32,
+    /// The streams that were destroyed, and whose index no new one has taken.
+    retired: Vec<u32>,
+    /// The default streams of threads, by context.
+    pub(super) per_thread: HashMap<(ThreadId, u32), u32>,
 }
 
 pub(crate) struct Device {
@@ -218,56 +195,34 @@ impl Machine {
         };
         Self {
             alive: Arc::new(()),
-            random: fastrand::Rng::with_seed(config.seed),
             devices: (0..config.devices).map(device).collect(),
             contexts: Vec::new(),
             streams: Vec::new(),
-            retired: Vec::new(),
-            stream_of_number: HashMap::new(),
-            last_stream_number: 0,
-            per_thread: HashMap::new(),
+            numbers: StreamNumbers::default(),
             events: HashMap::new(),
             next_event: 0,
             pools: (0..config.devices).map(|device| DriverPool::new(device, 0)).collect(),
             dead_pools: Vec::new(),
-            modules: HashMap::new(),
+            kernels: Kernels::default(),
             objects: Objects::default(),
             graphs: Graphs::default(),
             node: None,
-            functions: Vec::new(),
-            next_module: 0,
             captures: 0,
-            kernels: HashMap::new(),
-            fallback: None,
-            store: Store::default(),
-            present: MemoryMap::default(),
-            shadow: Shadow::default(),
-            findings: Findings::without(config.ignored.clone()),
-            refusals: Vec::new(),
-            log: CheckLog::default(),
-            late_frees: LateFrees::default(),
-            declarations: Declarations::default(),
-            word_waits: 0,
+            memory: MemoryState::default(),
             virtual_memory: VirtualMemory::default(),
             pinned: HashMap::new(),
+            checks: Checks {
+                shadow: Shadow::default(),
+                findings: Findings::without(config.ignored.clone()),
+                log: CheckLog::default(),
+            },
+            refusals: Vec::new(),
+            declarations: Declarations::default(),
             host: HostClock::new(config.host_order),
-            queued: 0,
-            host_may_wait: 0,
-            ticks: 0,
-            calls: 0,
-            waiting: 0,
-            runs_for_host: false,
-            host_calls_returned: 0,
-            runs_kernel: false,
-            held_up: 0,
+            scheduler: Scheduler::new(config.seed),
             names: HashMap::new(),
             config,
         }
-    }
-
-    /// Returns the memory for the execution of work.
-    pub(crate) fn memory(&mut self) -> Memory<'_> {
-        Memory { store: &mut self.store, mappings: &self.present.mappings }
     }
 
     /// Returns the value of a `CUdevice_attribute`.
@@ -303,9 +258,9 @@ impl Machine {
         kind: StreamKind,
         priority: c_int,
     ) -> u32 {
-        self.last_stream_number += 1;
+        self.numbers.last += 1;
         let mut stream = Stream {
-            number: self.last_stream_number,
+            number: self.numbers.last,
             context,
             device,
             kind,
@@ -335,7 +290,7 @@ impl Machine {
                 self.streams.len() as u32 - 1
             }
         };
-        self.stream_of_number.insert(self.last_stream_number, index);
+        self.numbers.index_of.insert(self.numbers.last, index);
         index
     }
 
@@ -343,9 +298,9 @@ impl Machine {
     pub(crate) fn retire_stream(&mut self, index: u32) {
         let stream = &mut self.streams[index as usize];
         stream.destroyed = true;
-        self.stream_of_number.remove(&stream.number);
+        self.numbers.index_of.remove(&stream.number);
         self.objects.stream_attributes.retain(|&(of, _), _| of != index);
-        self.retired.push(index);
+        self.numbers.retired.push(index);
     }
 
     /// Takes the index of a destroyed stream whose work the calling thread has found complete. What
@@ -359,8 +314,8 @@ impl Machine {
                 && stream.executed == stream.submitted
                 && self.host_has_found(self.last(index))
         };
-        let at = self.retired.iter().position(is_free)?;
-        Some(self.retired.swap_remove(at))
+        let at = self.numbers.retired.iter().position(is_free)?;
+        Some(self.numbers.retired.swap_remove(at))
     }
 
     pub(crate) fn event(&mut self, index: u32) -> Outcome<&mut Event> {

@@ -41,7 +41,7 @@ impl Machine {
             return Err(ERROR_INVALID_VALUE);
         }
         // A word is aligned, so it is contiguous in physical memory.
-        let piece = self.present.mappings.pieces(at, value.bytes());
+        let piece = self.memory.present.mappings.pieces(at, value.bytes());
         let physical = piece.first().map_or(at, |piece| piece.physical);
         let clock = self.streams[stream as usize].clock.clone();
         match operation {
@@ -53,9 +53,9 @@ impl Machine {
             WordOperation::Wait(test) => {
                 let is_host = !is_on_device(at);
                 // Later operations have clocks by the time that a logged check runs.
-                let is_logged = !self.log.is_empty();
+                let is_logged = !self.checks.log.is_empty();
                 self.check(move |machine| {
-                    let words = &mut machine.shadow.words;
+                    let words = &mut machine.checks.shadow.words;
                     let clock = words.up_to_date(clock);
                     match words.waited(physical, epoch, &clock, test, is_host) {
                         Some(gained) if is_logged => machine.close(epoch, &gained),
@@ -65,7 +65,7 @@ impl Machine {
                 });
                 self.access(&by, &ranges, None, true);
                 let origin = by.origin;
-                self.word_waits += 1;
+                self.scheduler.word_waits += 1;
                 self.push(epoch, deps, Action::WaitWord { at, test, origin });
             }
         }
@@ -74,8 +74,8 @@ impl Machine {
 
     /// Adds a write of the word to the checks; open waits end that it ends.
     fn word_written(&mut self, at: u64, epoch: Epoch, clock: Clock, value: Value) {
-        let clock = self.shadow.words.up_to_date(clock);
-        for wait in self.shadow.words.written(at, epoch, &clock, value) {
+        let clock = self.checks.shadow.words.up_to_date(clock);
+        for wait in self.checks.shadow.words.written(at, epoch, &clock, value) {
             self.close(wait, &clock);
         }
     }
@@ -95,7 +95,7 @@ impl Machine {
     pub(crate) fn writer_for(&self, stream: u32) -> Option<u32> {
         let front = self.streams[stream as usize].queue.front()?;
         let Action::WaitWord { at, test, .. } = &front.action else { return None };
-        let physical = |at| self.present.mappings.pieces(at, 1).first().map(|p| p.physical);
+        let physical = |at| self.memory.present.mappings.pieces(at, 1).first().map(|p| p.physical);
         let writes = |action: &Action| match action {
             Action::WriteWord { at: other, value } => {
                 physical(*other) == physical(*at) && test.holds(value.bits)
@@ -111,8 +111,8 @@ impl Machine {
     /// other work has written the word: the order of that is not known, so the wait counts as
     /// ordered after all executed work.
     pub(crate) fn wait_ended(&mut self, wait: Epoch) {
-        self.word_waits = self.word_waits.saturating_sub(1);
-        if self.log.is_empty() && !self.shadow.words.is_open(wait) {
+        self.scheduler.word_waits = self.scheduler.word_waits.saturating_sub(1);
+        if self.checks.log.is_empty() && !self.checks.shadow.words.is_open(wait) {
             return;
         }
         let mut all = self.host_clock();
@@ -121,8 +121,8 @@ impl Machine {
             all.raise(Epoch { stream, seq });
         }
         self.check(move |machine| {
-            if machine.shadow.words.is_open(wait) {
-                let all = machine.shadow.words.up_to_date(all);
+            if machine.checks.shadow.words.is_open(wait) {
+                let all = machine.checks.shadow.words.up_to_date(all);
                 machine.close(wait, &all);
             }
         });
@@ -137,7 +137,7 @@ impl Machine {
         let Some(op) = this.queue.front_mut() else { return false };
         let action = std::mem::replace(&mut op.action, Action::Order);
         let Action::WaitWord { at, test, origin } = action else { return false };
-        let device = self.present.device_at(at);
+        let device = self.memory.present.device_at(at);
         let found = Report::new(ReportKind::EndlessWait, origin.site(Some(epoch)));
         self.report(found.about(device, AddressRange::new(at, test.value.bytes())));
         self.wait_ended(epoch);
@@ -147,7 +147,7 @@ impl Machine {
     pub(crate) fn store_word(&mut self, at: u64, value: Value) {
         let bytes = value.bits.to_le_bytes();
         if is_on_device(at) {
-            self.memory().write(at, &bytes[..value.bytes() as usize]);
+            self.memory.bytes().write(at, &bytes[..value.bytes() as usize]);
         } else if value.wide {
             // SAFETY: aligned, as was checked, and inside of pinned host memory (see `Memory`).
             // The program may read the word at any time; a correct program reads it atomically.
@@ -162,9 +162,9 @@ impl Machine {
 
     fn load_word(&self, at: u64, wide: bool) -> Option<u64> {
         if is_on_device(at) {
-            let piece = *self.present.mappings.pieces(at, 4).first()?;
+            let piece = *self.memory.present.mappings.pieces(at, 4).first()?;
             let mut bytes = [0; 8];
-            self.store.read(piece.physical, &mut bytes[..if wide { 8 } else { 4 }]);
+            self.memory.store.read(piece.physical, &mut bytes[..if wide { 8 } else { 4 }]);
             return Some(u64::from_le_bytes(bytes));
         }
         // SAFETY: as in `store_word`.
@@ -179,7 +179,7 @@ impl Machine {
 
     /// Orders a wait, and all operations that come after it, after all of `gained`.
     fn close(&mut self, wait: Epoch, gained: &Clock) {
-        self.shadow.words.close(wait, gained, self.log.is_empty());
+        self.checks.shadow.words.close(wait, gained, self.checks.log.is_empty());
         self.join_behind(wait, gained);
     }
 }

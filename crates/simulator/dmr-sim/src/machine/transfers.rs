@@ -94,12 +94,14 @@ impl Machine {
 
     /// Returns the origin of the block of device memory at `at`; reports a free of anything else.
     fn device_block(&mut self, at: u64) -> Outcome<Home> {
-        let home = self.present.allocation(at).map(|allocation| allocation.home);
+        let home = self.memory.present.allocation(at).map(|allocation| allocation.home);
         if let Some(home) = home.filter(|home| *home != Home::Host) {
             return Ok(home);
         }
         let by = self.site("free");
-        self.check(move |machine| machine.findings.push(machine.shadow.bad_free(at, by)));
+        self.check(move |machine| {
+            machine.checks.findings.push(machine.checks.shadow.bad_free(at, by))
+        });
         Err(ERROR_INVALID_VALUE)
     }
 
@@ -250,20 +252,20 @@ impl Machine {
 
     /// Sets the right of `device` to the memory of a pool of another device.
     pub(crate) fn set_pool_rights(&mut self, pool: u32, device: usize, rights: Rights) {
-        self.present.set_pool_rights(pool, device, rights);
-        self.check(move |machine| machine.shadow.map.set_pool_rights(pool, device, rights));
+        self.memory.present.set_pool_rights(pool, device, rights);
+        self.check(move |machine| machine.checks.shadow.map.set_pool_rights(pool, device, rights));
     }
 
     /// Names an allocation or region for reports.
     pub(crate) fn name_allocation(&mut self, at: u64, tag: Arc<str>) {
-        self.check(move |machine| machine.shadow.name(at, tag));
+        self.check(move |machine| machine.checks.shadow.name(at, tag));
     }
 
     /// Adds an allocation. All uses by previous owners of the addresses are complete: the driver
     /// has waited for them.
     pub(crate) fn add_allocation(&mut self, at: u64, allocation: Allocation) {
-        self.present.insert(at, allocation.clone());
-        self.check(move |machine| machine.shadow.allocate(at, allocation));
+        self.memory.present.insert(at, allocation.clone());
+        self.check(move |machine| machine.checks.shadow.allocate(at, allocation));
     }
 
     /// Removes the allocation at `at`; its free is ordered after all of `clock`.
@@ -273,10 +275,10 @@ impl Machine {
         by: Site,
         clock: Clock,
     ) -> Option<Allocation> {
-        let freed = self.present.remove(at);
+        let freed = self.memory.present.remove(at);
         if let Some(freed) = &freed {
-            if !self.log.is_empty() {
-                self.late_frees.add(at, freed);
+            if !self.checks.log.is_empty() {
+                self.memory.late_frees.add(at, freed);
             }
         }
         self.check_after(clock, move |shadow, before, out| shadow.free(at, by, before, out));
@@ -307,7 +309,7 @@ impl Machine {
     }
 
     pub(crate) fn free_on_device(&mut self, device: usize, at: u64, bytes: u64) {
-        self.store.erase(at, bytes);
+        self.memory.store.erase(at, bytes);
         let device = &mut self.devices[device];
         device.addresses.release(at, bytes);
         device.used -= bytes;

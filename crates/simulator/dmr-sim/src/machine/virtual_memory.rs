@@ -27,7 +27,7 @@ impl Machine {
         } else {
             addresses.take_aligned(bytes, alignment).ok_or(ERROR_OUT_OF_MEMORY)?
         };
-        self.check(move |machine| machine.shadow.unreserve(AddressRange::new(at, bytes)));
+        self.check(move |machine| machine.checks.shadow.unreserve(AddressRange::new(at, bytes)));
         self.virtual_memory.reserved.insert(at, Reserved { bytes, origin });
         Ok(at)
     }
@@ -36,12 +36,12 @@ impl Machine {
     pub(crate) fn unreserve(&mut self, at: u64, bytes: u64) -> Outcome {
         let reserved = self.virtual_memory.reserved.get(&at);
         let is_whole = reserved.is_some_and(|reserved| reserved.bytes == bytes);
-        if !is_whole || self.present.mappings.overlaps(at, bytes) {
+        if !is_whole || self.memory.present.mappings.overlaps(at, bytes) {
             return Err(ERROR_INVALID_VALUE);
         }
         self.virtual_memory.reserved.remove(&at);
         self.virtual_memory.addresses.free_range(at, bytes);
-        self.check(move |machine| machine.shadow.unreserve(AddressRange::new(at, bytes)));
+        self.check(move |machine| machine.checks.shadow.unreserve(AddressRange::new(at, bytes)));
         Ok(())
     }
 
@@ -56,7 +56,9 @@ impl Machine {
             return Err(ERROR_INVALID_VALUE);
         }
         let at = self.take_from_device(device, bytes).ok_or(ERROR_OUT_OF_MEMORY)?;
-        self.check(move |machine| machine.shadow.clear_physical(AddressRange::new(at, bytes)));
+        self.check(move |machine| {
+            machine.checks.shadow.clear_physical(AddressRange::new(at, bytes))
+        });
         let origin = self.origin("create memory");
         let references = 1;
         let mappings = 0;
@@ -81,7 +83,7 @@ impl Machine {
 
     /// `cuMemRetainAllocationHandle`.
     pub(crate) fn retain(&mut self, at: u64) -> Outcome<u32> {
-        let memory = self.present.mappings.around(at).ok_or(ERROR_INVALID_VALUE)?.1.memory;
+        let memory = self.memory.present.mappings.around(at).ok_or(ERROR_INVALID_VALUE)?.1.memory;
         let physical = self.virtual_memory.physical.get_mut(&memory).ok_or(ERROR_INVALID_VALUE)?;
         physical.references += 1;
         Ok(memory)
@@ -91,7 +93,7 @@ impl Machine {
     pub(crate) fn map(&mut self, at: u64, bytes: u64, offset: u64, memory: u32) -> Outcome {
         let origin = self.origin("map");
         let is_free = self.virtual_memory.is_mappable(at, bytes)
-            && !self.present.mappings.overlaps(at, bytes);
+            && !self.memory.present.mappings.overlaps(at, bytes);
         let physical = self.virtual_memory.held(memory)?;
         if bytes == 0 {
             return Err(ERROR_INVALID_VALUE);
@@ -104,8 +106,8 @@ impl Machine {
         }
         physical.mappings += 1;
         let mapping = Mapping::new(bytes, memory, physical.at, origin);
-        self.present.mappings.insert(at, mapping.clone());
-        self.check(move |machine| machine.shadow.map(at, mapping));
+        self.memory.present.mappings.insert(at, mapping.clone());
+        self.check(move |machine| machine.checks.shadow.map(at, mapping));
         Ok(())
     }
 
@@ -116,8 +118,8 @@ impl Machine {
         for start in whole {
             self.check_pending(start, Rights::None, &by);
             let by = by.clone();
-            self.check(move |machine| machine.shadow.unmap(start, by));
-            if let Some(mapping) = self.present.mappings.remove(start) {
+            self.check(move |machine| machine.checks.shadow.unmap(start, by));
+            if let Some(mapping) = self.memory.present.mappings.remove(start) {
                 if let Some(physical) = self.virtual_memory.physical.get_mut(&mapping.memory) {
                     physical.mappings -= 1;
                 }
@@ -137,7 +139,7 @@ impl Machine {
     ) -> Outcome {
         let whole = self.mapped_in(at, bytes)?;
         let is_out_of_reach = |start: &u64| {
-            let mapping = self.present.mappings.around(*start).map(|(_, mapping)| mapping);
+            let mapping = self.memory.present.mappings.around(*start).map(|(_, mapping)| mapping);
             mapping.is_some_and(|it| it.device != device && !self.has_peer_path(device, it.device))
         };
         if rights > Rights::None && whole.iter().any(is_out_of_reach) {
@@ -148,7 +150,7 @@ impl Machine {
         let mut next = at;
         let mut reached = Vec::new();
         for &start in &whole {
-            let Some((_, mapping)) = self.present.mappings.around(start) else { break };
+            let Some((_, mapping)) = self.memory.present.mappings.around(start) else { break };
             if start != next {
                 break;
             }
@@ -165,15 +167,15 @@ impl Machine {
             if rights < had {
                 self.check_pending(start, rights, &by);
             }
-            self.present.set_rights(start, device, rights);
-            self.check(move |machine| machine.shadow.map.set_rights(start, device, rights));
+            self.memory.present.set_rights(start, device, rights);
+            self.check(move |machine| machine.checks.shadow.map.set_rights(start, device, rights));
         }
         Ok(())
     }
 
     /// `cuMemGetAccess`.
     pub(crate) fn rights(&self, at: u64, device: usize) -> Outcome<Rights> {
-        let (_, mapping) = self.present.mappings.around(at).ok_or(ERROR_INVALID_VALUE)?;
+        let (_, mapping) = self.memory.present.mappings.around(at).ok_or(ERROR_INVALID_VALUE)?;
         Ok(mapping.rights(device))
     }
 
@@ -189,7 +191,7 @@ impl Machine {
             findings.push(Report { device, ..Report::leak(memory, origin.site(None)) });
         };
         let mut used = BTreeSet::new();
-        for (at, mapping) in self.present.mappings.iter() {
+        for (at, mapping) in self.memory.present.mappings.iter() {
             if has_blocks(at, mapping.bytes) {
                 used.insert(mapping.memory);
             } else {
@@ -210,7 +212,7 @@ impl Machine {
 
     /// Returns the starts of the mappings in a range of pages, which must not cut one.
     fn mapped_in(&self, at: u64, bytes: u64) -> Outcome<Vec<u64>> {
-        let whole = self.present.mappings.whole(at, bytes);
+        let whole = self.memory.present.mappings.whole(at, bytes);
         let whole = whole.filter(|_| self.virtual_memory.is_mappable(at, bytes));
         whole.ok_or(ERROR_INVALID_VALUE)
     }
@@ -221,12 +223,14 @@ impl Machine {
         let clock = self.host_clock();
         let by = by.clone();
         self.check(move |machine| {
-            let clock = machine.shadow.words.up_to_date(clock);
-            let Some((_, mapping)) = machine.shadow.map.mappings.around(start) else { return };
+            let clock = machine.checks.shadow.words.up_to_date(clock);
+            let Some((_, mapping)) = machine.checks.shadow.map.mappings.around(start) else {
+                return;
+            };
             let is_complete = |epoch| clock.covers(epoch);
             let Some(used) = mapping.first_pending(is_complete, left) else { return };
             let found = Report::new(ReportKind::UnmapBeforeUse, by).after(Some(used.access.site()));
-            machine.findings.push(found.about(Some(mapping.device), used.bytes));
+            machine.checks.findings.push(found.about(Some(mapping.device), used.bytes));
         });
     }
 
@@ -240,7 +244,9 @@ impl Machine {
         let at = physical.at;
         let bytes = physical.bytes;
         self.virtual_memory.physical.remove(&memory);
-        self.check(move |machine| machine.shadow.clear_physical(AddressRange::new(at, bytes)));
+        self.check(move |machine| {
+            machine.checks.shadow.clear_physical(AddressRange::new(at, bytes))
+        });
         self.free_on_device(device, at, bytes);
     }
 }

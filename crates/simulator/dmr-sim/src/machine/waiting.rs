@@ -38,10 +38,12 @@ impl Session<'_> {
             {
                 continue;
             }
-            let returned = self.host_calls_returned;
+            let returned = self.scheduler.host_calls_returned;
             // A word that a stream waits for can be written at any time, without a notification.
-            let look_again = (self.word_waits > 0).then_some(LOOK_AGAIN);
-            self.wait_while(look_again, |machine| machine.host_calls_returned == returned);
+            let look_again = (self.scheduler.word_waits > 0).then_some(LOOK_AGAIN);
+            self.wait_while(look_again, |machine| {
+                machine.scheduler.host_calls_returned == returned
+            });
         }
     }
 
@@ -109,13 +111,13 @@ impl Session<'_> {
         while let Some(step) = self.step_by_itself()
             && self.complete(step)
         {}
-        self.run_launches(|machine| machine.log.overdue());
+        self.run_launches(|machine| machine.checks.log.overdue());
     }
 
     /// Runs the launches that checks wait for. One that waits for a word, or for a host callback,
     /// is left.
     pub(crate) fn run_checks(&mut self) {
-        self.run_launches(|machine| machine.log.awaited());
+        self.run_launches(|machine| machine.checks.log.awaited());
     }
 
     /// Runs launches until `next` returns none.
@@ -131,7 +133,7 @@ impl Session<'_> {
     /// Starts a thread that runs the work that the host may wait for without a driver call, if
     /// there is some.
     pub(crate) fn run_for_host(&mut self) {
-        if self.host_may_wait == 0 || self.runs_for_host {
+        if self.scheduler.host_may_wait == 0 || self.scheduler.runs_for_host {
             return;
         }
         let shared = Arc::downgrade(self.shared);
@@ -139,15 +141,16 @@ impl Session<'_> {
             let mut calls = None;
             while let Some(shared) = shared.upgrade() {
                 let mut session = shared.session();
-                if session.host_may_wait == 0 {
-                    session.runs_for_host = false;
+                if session.scheduler.host_may_wait == 0 {
+                    session.scheduler.runs_for_host = false;
                     return;
                 }
-                let is_idle = calls.replace(session.calls) == Some(session.calls);
-                session.ticks += 1;
+                let is_idle =
+                    calls.replace(session.scheduler.calls) == Some(session.scheduler.calls);
+                session.scheduler.ticks += 1;
                 // Calls may run the work, and a call that waits for a prompt host callback goes on
                 // by itself.
-                let age = match session.waiting {
+                let age = match session.scheduler.waiting {
                     0 if is_idle => 0,
                     0 => PATIENCE,
                     _ => 2 * PATIENCE,
@@ -161,7 +164,7 @@ impl Session<'_> {
             }
         };
         let thread = std::thread::Builder::new().name("cuda progress".to_owned());
-        self.runs_for_host = thread.spawn(run).is_ok();
+        self.scheduler.runs_for_host = thread.spawn(run).is_ok();
     }
 
     /// Runs the part of a step that runs without the lock. Returns whether there was a step.
@@ -181,7 +184,7 @@ impl Session<'_> {
         self.machine = None;
         let outcome = kernel.run();
         let mut machine = lock(&self.shared.machine);
-        if machine.held_up > 0 {
+        if machine.scheduler.held_up > 0 {
             // They continue when this call unlocks the machine, also if it panics before.
             self.shared.changed.notify_all();
         }
@@ -214,7 +217,7 @@ impl Session<'_> {
 
     /// Unlocks the machine while `busy`, until a host callback has returned or the time is over.
     fn wait_while(&mut self, at_most: Option<Duration>, busy: impl Fn(&Machine) -> bool) {
-        self.waiting += 1;
+        self.scheduler.waiting += 1;
         let until = at_most.map(|at_most| Instant::now() + at_most);
         while busy(self)
             && let Some(guard) = self.machine.take()
@@ -230,6 +233,6 @@ impl Session<'_> {
             }
         }
         self.machine = self.machine.take().map(|guard| self.shared.wait_for_kernel(guard));
-        self.waiting -= 1;
+        self.scheduler.waiting -= 1;
     }
 }

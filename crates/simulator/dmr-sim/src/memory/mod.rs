@@ -6,5 +6,6 @@ pub(crate) mod driver_pool;
 pub(crate) mod late_frees;
 pub(crate) mod mapping;
 pub(crate) mod memory_map;
+pub(crate) mod state;
 pub(crate) mod store;
 pub(crate) mod virtual_memory;

@@ -72,7 +72,7 @@ impl UniverseOwner {
         }
         let mut session = self.0.session();
         session.run_checks();
-        session.findings.unread()
+        session.checks.findings.unread()
     }
 }
 
@@ -257,7 +257,7 @@ impl Universe {
         body: impl Fn(&KernelArgs, &mut KernelMemory<'_>) + Send + Sync + 'static,
     ) {
         let kernel = Kernel { footprint: Arc::new(footprint), body: Arc::new(body) };
-        let replaced = self.session().kernels.insert(name.to_owned(), kernel);
+        let replaced = self.session().kernels.registered.insert(name.to_owned(), kernel);
         drop(replaced); // not under the lock: this drops the values of the closures
     }
 
@@ -270,7 +270,7 @@ impl Universe {
         &self,
         body: impl Fn(&str, &KernelArgs, &mut KernelMemory<'_>) + Send + Sync + 'static,
     ) {
-        let replaced = self.session().fallback.replace(Arc::new(body));
+        let replaced = self.session().kernels.fallback.replace(Arc::new(body));
         drop(replaced); // not under the lock: this drops the values of the closure
     }
 
@@ -296,8 +296,8 @@ impl Universe {
     pub fn reports(&self) -> Vec<Report> {
         let mut session = self.session();
         session.run_checks();
-        session.findings.set_read();
-        session.findings.verdict.reports.clone()
+        session.checks.findings.set_read();
+        session.checks.findings.verdict.reports.clone()
     }
 
     /// Returns what the simulator could not do so far, each once: images that it cannot load,
@@ -316,8 +316,8 @@ impl Universe {
         let mut session = self.session();
         session.be_last();
         session.synchronize(|_| true);
-        session.findings.set_read();
-        let mut findings = session.findings.copied();
+        session.checks.findings.set_read();
+        let mut findings = session.checks.findings.copied();
         session.leaks(&mut findings);
         findings.verdict
     }
