@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use smallvec::SmallVec;
 
-use crate::access::range::AddressRange;
+use crate::access::AddressRange;
 
 /// A use that a launch declares, as the library passes it.
 #[derive(Clone, Copy, Debug)]

@@ -6,3 +6,10 @@ pub(crate) mod kind;
 pub(crate) mod origin;
 pub(crate) mod range;
 pub(crate) mod site;
+
+pub(crate) use clock::{Clock, Epoch};
+pub(crate) use declaration::{Allowed, AlterUses, Declaration, DeclaredUse, DisjointRanges};
+pub(crate) use kind::AccessKind;
+pub(crate) use origin::{Access, Operation, Origin};
+pub(crate) use range::{AccessedRanges, AddressRange};
+pub(crate) use site::{GraphNode, KernelSite, Site};

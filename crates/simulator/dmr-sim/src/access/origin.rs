@@ -2,11 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::access::clock::Epoch;
-use crate::access::declaration::Declaration;
-use crate::access::kind::AccessKind;
-use crate::access::site::{GraphNode, Site};
-use crate::host::label::CallStack;
+use crate::access::{AccessKind, Declaration, Epoch, GraphNode, Site};
+use crate::host::CallStack;
 
 /// A submitted operation, in the history and in reports.
 #[derive(Clone)]

@@ -1,6 +1,6 @@
 //! Ranges of addresses, and those that one operation accesses.
 
-use crate::access::kind::AccessKind;
+use crate::access::AccessKind;
 
 /// The addresses from `start` on, as many as `len`. A range that passes the end of the address
 /// space ends there.

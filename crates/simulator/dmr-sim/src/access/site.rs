@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::host::label::CallStack;
+use crate::host::CallStack;
 
 /// One side of a finding: an operation and where it was submitted.
 #[derive(Clone, Debug)]

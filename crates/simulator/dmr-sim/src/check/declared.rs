@@ -3,13 +3,9 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use crate::access::declaration::{Allowed, Declaration, DisjointRanges};
-use crate::access::range::AddressRange;
-use crate::check::findings::Findings;
-use crate::check::history::Check;
-use crate::check::report::{Report, ReportKind};
-use crate::check::shadow::Shadow;
-use crate::check::undeclared::{Undeclared, name};
+use crate::access::{AddressRange, Allowed, Declaration, DisjointRanges};
+use crate::check::undeclared::name;
+use crate::check::{Check, Findings, Report, ReportKind, Shadow, Undeclared};
 
 impl Shadow {
     /// Finds the blocks of the uses of a declaration, once.

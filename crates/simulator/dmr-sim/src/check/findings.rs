@@ -1,9 +1,8 @@
 //! The findings of a universe so far: bounded, without the kinds that are ignored.
 
-use crate::access::kind::AccessKind;
-use crate::access::site::{GraphNode, Site};
-use crate::check::report::{Report, ReportKind, Verdict};
-use crate::kernel::recording::Sites;
+use crate::access::{AccessKind, GraphNode, Site};
+use crate::check::{Report, ReportKind, Verdict};
+use crate::kernel::Sites;
 
 /// The findings so far.
 #[derive(Default)]

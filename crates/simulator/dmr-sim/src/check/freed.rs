@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::access::range::AddressRange;
-use crate::access::site::Site;
-use crate::check::report::{Report, ReportKind};
+use crate::access::{AddressRange, Site};
+use crate::check::{Report, ReportKind};
 
 /// Freed blocks by address. If a part of a block is allocated again, the rest stays.
 #[derive(Default)]

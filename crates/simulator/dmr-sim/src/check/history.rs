@@ -10,14 +10,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::access::clock::{Clock, Epoch};
-use crate::access::kind::AccessKind;
-use crate::access::origin::Access;
-use crate::access::range::AddressRange;
-use crate::access::site::Site;
-use crate::check::report::ReportKind;
-use crate::check::words::Wait;
-use crate::memory::mapping::Reach;
+use crate::access::{Access, AccessKind, AddressRange, Clock, Epoch, Site};
+use crate::check::{ReportKind, Wait};
+use crate::memory::Reach;
 
 /// The operations that come before an operation.
 #[derive(Clone, Copy)]

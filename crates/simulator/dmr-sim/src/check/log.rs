@@ -12,9 +12,8 @@ use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
-use crate::access::clock::{Clock, Epoch};
-use crate::access::origin::Operation;
-use crate::kernel::recording::Recording;
+use crate::access::{Clock, Epoch, Operation};
+use crate::kernel::Recording;
 
 /// The number of logged checks from which on calls run the launch that they wait for.
 const FULL: usize = 1 << 16;

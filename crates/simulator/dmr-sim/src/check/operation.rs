@@ -1,15 +1,9 @@
 //! The checks of one operation: its declared accesses, or those that a launch has recorded.
 
-use crate::access::clock::Clock;
-use crate::access::kind::AccessKind;
-use crate::access::origin::Operation;
-use crate::access::range::{AccessedRanges, AddressRange};
-use crate::check::findings::Findings;
-use crate::check::history::{Before, Check};
-use crate::check::report::{Report, ReportKind};
-use crate::check::shadow::Shadow;
-use crate::kernel::recording::Recording;
-use crate::memory::mapping::Reach;
+use crate::access::{AccessKind, AccessedRanges, AddressRange, Clock, Operation};
+use crate::check::{Before, Check, Findings, Report, ReportKind, Shadow};
+use crate::kernel::Recording;
+use crate::memory::Reach;
 
 /// The stores of undefined values of one launch whose places are searched.
 const MOST_PLACES: usize = 256;

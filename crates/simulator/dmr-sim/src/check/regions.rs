@@ -4,10 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::access::range::AddressRange;
-use crate::access::site::Site;
-use crate::check::freed::Freed;
-use crate::check::report::{Report, ReportKind};
+use crate::access::{AddressRange, Site};
+use crate::check::{Freed, Report, ReportKind};
 
 /// Heaps that do not overlap, by address.
 #[derive(Default)]

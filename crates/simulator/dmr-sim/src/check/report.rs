@@ -3,10 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::access::range::AddressRange;
-use crate::check::undeclared::{Undeclared, name};
-
-use crate::access::site::Site;
+use crate::access::{AddressRange, Site};
+use crate::check::Undeclared;
+use crate::check::undeclared::name;
 
 /// A finding of the simulator.
 #[derive(Clone, Debug)]

@@ -11,19 +11,14 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::access::kind::AccessKind;
-use crate::access::range::AddressRange;
-use crate::access::site::Site;
-use crate::check::findings::Findings;
-use crate::check::freed::Freed;
-use crate::check::history::{Before, Check, Finding, History};
-use crate::check::regions::{AddressState, Heaps, LibraryBlock};
-use crate::check::report::{Report, ReportKind};
-use crate::check::words::Words;
-use crate::kernel::byte_set::ByteSet;
+use crate::access::{AccessKind, AddressRange, Site};
+use crate::check::{
+    AddressState, Before, Check, Finding, Findings, Freed, Heaps, History, LibraryBlock, Report,
+    ReportKind, Words,
+};
+use crate::kernel::ByteSet;
 use crate::memory::address::{ALIGNMENT, device_of, is_virtual};
-use crate::memory::mapping::Mapping;
-use crate::memory::memory_map::{Allocation, MemoryMap};
+use crate::memory::{Allocation, Mapping, MemoryMap};
 
 /// The history of all memory of a universe: devices and pinned host memory, by address (of mapped
 /// memory, by its physical address).

@@ -10,8 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use smallvec::SmallVec;
 
-use crate::access::clock::{Clock, Epoch};
-use crate::access::range::AddressRange;
+use crate::access::{AddressRange, Clock, Epoch};
 
 /// The number of writes of one word that are recorded.
 const REMEMBERED: usize = 256;

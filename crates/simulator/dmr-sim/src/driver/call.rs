@@ -6,13 +6,12 @@ use crate::abi::handle::{self, Kind};
 use crate::abi::*;
 use crate::host::callback;
 use crate::host::current_context::current_context;
-use crate::host::faults::Instead;
 use crate::host::fork::refuse_in_child;
 use crate::host::initialised::refuse_before;
-use crate::host::label::Frames;
 use crate::host::python;
+use crate::host::{Frames, Instead};
 use crate::machine::registry;
-use crate::machine::session::{Inside, Session};
+use crate::machine::{Inside, Session};
 
 /// The argument by which a call finds its universe.
 #[derive(Clone, Copy)]

@@ -11,8 +11,7 @@ use crate::driver::call::{Scope, driver_call};
 use crate::host::capture_mode::{GLOBAL, MODE_OF_THREAD, RELAXED};
 use crate::host::current_context::current_context;
 use crate::host::fork::refuse_in_child;
-use crate::machine::session::Session;
-use crate::machine::state::{Capture, StreamKind};
+use crate::machine::{Capture, Session, StreamKind};
 
 chapter![
     cuStreamBeginCapture_v2,

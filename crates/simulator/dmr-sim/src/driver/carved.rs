@@ -8,13 +8,12 @@ use std::ffi::{c_char, c_int};
 
 use super::chapter::{chapter, put};
 use crate::abi::*;
-use crate::access::declaration::DeclaredUse;
-use crate::access::range::AddressRange;
-use crate::check::regions::LibraryBlock;
+use crate::access::{AddressRange, DeclaredUse};
+use crate::check::LibraryBlock;
 use crate::host::callback;
 use crate::host::fork::is_forked_child;
 use crate::machine::registry;
-use crate::machine::session::{Inside, Session};
+use crate::machine::{Inside, Session};
 
 chapter![
     dmrSimUniverseOf,

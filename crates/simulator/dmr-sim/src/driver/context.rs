@@ -9,7 +9,7 @@ use crate::driver::call::{Scope, driver_call};
 use crate::host::current_context::{
     current_context, pop_context, push_context, set_current_context,
 };
-use crate::machine::session::Session;
+use crate::machine::Session;
 
 chapter![
     cuCtxCreate_v2,

@@ -4,10 +4,7 @@ use super::chapter::chapter;
 use crate::abi::handle::Kind;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::machine::graph::NodeWork;
-use crate::machine::operation::Action;
-use crate::machine::session::Session;
-use crate::machine::work::{CopyWork, Rows};
+use crate::machine::{Action, CopyWork, NodeWork, Rows, Session};
 use crate::memory::address;
 
 chapter![

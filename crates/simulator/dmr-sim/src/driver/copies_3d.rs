@@ -6,7 +6,7 @@ use super::chapter::chapter;
 use super::copies::{Pageable, submit_copy};
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::machine::work::Rows;
+use crate::machine::Rows;
 
 chapter![
     cuMemcpy2D_v2,

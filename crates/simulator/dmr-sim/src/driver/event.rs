@@ -6,8 +6,7 @@ use super::chapter::{chapter, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::machine::graph::NodeWork;
-use crate::machine::state::Event;
+use crate::machine::{Event, NodeWork};
 
 chapter![
     cuEventCreate,

@@ -6,7 +6,7 @@ use super::chapter::{chapter, put, put_optional};
 use crate::abi::handle::Kind;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::machine::session::Session;
+use crate::machine::Session;
 
 chapter![
     cuFuncGetAttribute,

@@ -6,8 +6,7 @@ use super::chapter::{chapter, put, put_optional, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::machine::graph::Graph;
-use crate::machine::session::Session;
+use crate::machine::{Graph, Session};
 
 chapter![
     cuGraphCreate,

@@ -6,8 +6,7 @@ use super::chapter::{chapter, put, required};
 use super::launch::{LaunchAttributes, Shape, check};
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::machine::graph::NodeWork;
-use crate::machine::session::Session;
+use crate::machine::{NodeWork, Session};
 
 chapter![
     cuGraphKernelNodeGetAttribute,

@@ -7,8 +7,7 @@ use crate::abi::handle::Kind;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
 use crate::machine::graph::AUTO_FREE_ON_LAUNCH;
-use crate::machine::graph::NodeWork;
-use crate::machine::session::Session;
+use crate::machine::{NodeWork, Session};
 
 chapter![
     cuGraphInstantiateWithFlags,

@@ -7,8 +7,7 @@ use super::graph_params::{AllocParams, HostParams};
 use crate::abi::handle::Kind;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::machine::graph::NodeWork;
-use crate::machine::session::Session;
+use crate::machine::{NodeWork, Session};
 
 chapter![
     cuGraphNodeGetDependencies,

@@ -13,8 +13,7 @@ use super::launch::{KernelParams, LaunchAttributes};
 use crate::abi::handle::Kind;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::machine::graph::{Node, NodeWork};
-use crate::machine::session::Session;
+use crate::machine::{Node, NodeWork, Session};
 
 chapter![
     cuGraphAddEmptyNode,

@@ -10,10 +10,7 @@ use super::launch::{KernelParams, LaunchAttributes};
 use super::memset::Area;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::machine::graph::GraphMemory;
-use crate::machine::graph::NodeWork;
-use crate::machine::session::Session;
-use crate::machine::work::{HostCall, HostPtr};
+use crate::machine::{GraphMemory, HostCall, HostPtr, NodeWork, Session};
 
 chapter![
     cuGraphKernelNodeSetParams,

@@ -7,9 +7,8 @@ use super::chapter::chapter;
 use super::function::MAX_DYNAMIC_SHARED_BYTES;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::kernel::args::KernelArgs;
-use crate::machine::graph::NodeWork;
-use crate::machine::session::Session;
+use crate::kernel::KernelArgs;
+use crate::machine::{NodeWork, Session};
 
 chapter![cuLaunchKernel, cuLaunchKernelEx, cuLaunchCooperativeKernel];
 

@@ -8,8 +8,8 @@ use super::module::{enumerate, put_variable, read};
 use crate::abi::handle::Kind;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::kernel::compiler_log::{CompilerLog, LogBuffers};
-use crate::kernel::image::{Refused, bytes_of};
+use crate::kernel::image::bytes_of;
+use crate::kernel::{CompilerLog, LogBuffers, Refused};
 
 chapter![
     cuLibraryLoadData,

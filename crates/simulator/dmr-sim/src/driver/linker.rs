@@ -5,8 +5,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use super::chapter::{chapter, put, put_optional, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::kernel::compiler_log::{CompilerLog, LogBuffers};
-use crate::kernel::image::{Linker, Refused, unwrap};
+use crate::kernel::image::unwrap;
+use crate::kernel::{CompilerLog, Linker, LogBuffers, Refused};
 
 use crate::driver::call::{Scope, driver_call};
 

@@ -3,7 +3,7 @@
 use super::chapter::chapter;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::machine::work::{FillWork, Rows};
+use crate::machine::{FillWork, Rows};
 use crate::memory::address;
 
 chapter![

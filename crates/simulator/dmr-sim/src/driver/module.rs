@@ -6,9 +6,9 @@ use super::chapter::{chapter, put, put_optional, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::kernel::compiler_log::{CompilerLog, LogBuffers};
-use crate::kernel::image::{Refused, bytes_of};
-use crate::machine::session::Session;
+use crate::kernel::image::bytes_of;
+use crate::kernel::{CompilerLog, LogBuffers, Refused};
+use crate::machine::Session;
 
 chapter![
     cuModuleLoad,

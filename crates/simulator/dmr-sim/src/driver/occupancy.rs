@@ -7,7 +7,7 @@ use super::function::{MAX_DYNAMIC_SHARED_BYTES, MAX_THREADS_PER_BLOCK, REGISTERS
 use super::launch::LaunchConfig;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::machine::session::Session;
+use crate::machine::Session;
 
 chapter![
     cuOccupancyMaxActiveBlocksPerMultiprocessor,

@@ -15,7 +15,7 @@ use super::{
     stream_memory, unified,
 };
 use crate::abi::*;
-use crate::machine::session::PerThreadDefault;
+use crate::machine::PerThreadDefault;
 
 macro_rules! per_thread {
     ($($name:ident = $chapter:ident::$function:ident($($argument:ident: $type:ty),*);)*) => {

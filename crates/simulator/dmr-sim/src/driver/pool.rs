@@ -8,10 +8,8 @@ use crate::abi::handle::Kind;
 use crate::abi::pool_attribute::*;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::machine::graph::NodeWork;
-use crate::machine::session::Session;
-use crate::memory::driver_pool::DriverPool;
-use crate::memory::mapping::Rights;
+use crate::machine::{NodeWork, Session};
+use crate::memory::{DriverPool, Rights};
 
 chapter![
     cuMemAllocAsync,

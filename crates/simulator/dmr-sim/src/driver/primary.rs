@@ -7,10 +7,10 @@ use super::context::end;
 use crate::abi::handle::Kind;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
+use crate::machine::Session;
 use crate::machine::registry;
-use crate::machine::session::Session;
+use crate::memory::Home;
 use crate::memory::address;
-use crate::memory::memory_map::Home;
 
 chapter![
     cuDevicePrimaryCtxRetain,

@@ -10,9 +10,9 @@ use std::ffi::c_int;
 
 use crate::abi::{Code, ERROR_INVALID_CONTEXT, ERROR_INVALID_DEVICE, ERROR_NOT_SUPPORTED};
 use crate::driver::call::{Scope, driver_call};
+use crate::host::CallCounts;
 use crate::host::current_context::current_context;
-use crate::host::faults::CallCounts;
-use crate::machine::session::Session;
+use crate::machine::Session;
 
 /// Makes one function for each name. On the platforms of the simulator the caller of a C function
 /// removes its arguments, so their number and types have no effect.

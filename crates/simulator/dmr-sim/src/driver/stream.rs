@@ -7,11 +7,7 @@ use super::event::EXTERNAL;
 use crate::abi::handle::Kind;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::machine::graph::NodeWork;
-use crate::machine::operation::Action;
-use crate::machine::session::Session;
-use crate::machine::state::StreamKind;
-use crate::machine::work::{HostCall, HostPtr};
+use crate::machine::{Action, HostCall, HostPtr, NodeWork, Session, StreamKind};
 
 chapter![
     cuStreamCreate,

@@ -4,12 +4,9 @@ use std::ffi::{c_int, c_uint};
 
 use super::chapter::chapter;
 use crate::abi::*;
-use crate::check::words::{How, Test, Value};
+use crate::check::{How, Test, Value};
 use crate::driver::call::{Scope, driver_call};
-use crate::machine::graph::NodeWork;
-use crate::machine::session::Session;
-use crate::machine::state::Machine;
-use crate::machine::work::WordOperation;
+use crate::machine::{Machine, NodeWork, Session, WordOperation};
 
 chapter![
     cuStreamWriteValue32,

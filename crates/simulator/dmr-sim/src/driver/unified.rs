@@ -10,9 +10,8 @@ use super::chapter::{chapter, put, put_optional, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::machine::operation::Action;
-use crate::machine::session::Session;
-use crate::memory::memory_map::Home;
+use crate::machine::{Action, Session};
+use crate::memory::Home;
 
 chapter![
     cuMemAllocManaged,

@@ -8,9 +8,7 @@ use super::graph::graph_of;
 use crate::abi::handle::Kind;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::machine::session::Session;
-use crate::machine::user_objects::UserObject;
-use crate::machine::work::{HostCall, HostPtr};
+use crate::machine::{HostCall, HostPtr, Session, UserObject};
 
 chapter![
     cuUserObjectCreate,

@@ -9,9 +9,8 @@ use super::chapter::{chapter, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
 use crate::driver::call::{Scope, driver_call};
-use crate::machine::session::Session;
-use crate::machine::state::Machine;
-use crate::memory::mapping::Rights;
+use crate::machine::{Machine, Session};
+use crate::memory::Rights;
 use crate::memory::virtual_memory::GRANULARITY;
 
 chapter![

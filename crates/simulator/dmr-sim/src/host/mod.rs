@@ -9,3 +9,6 @@ pub(crate) mod initialised;
 pub(crate) mod label;
 pub(crate) mod python;
 pub(crate) mod sync;
+
+pub(crate) use faults::{CallCounts, Faults, Hold, Instead};
+pub(crate) use label::{CallStack, Frames};

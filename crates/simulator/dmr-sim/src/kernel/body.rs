@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::kernel::args::KernelArgs;
-use crate::kernel::footprint::Footprint;
-use crate::kernel::memory::KernelMemory;
+use crate::kernel::{Footprint, KernelArgs, KernelMemory};
 
 type Declare = dyn Fn(&KernelArgs) -> Footprint + Send + Sync;
 type Body = dyn Fn(&KernelArgs, &mut KernelMemory<'_>) + Send + Sync;

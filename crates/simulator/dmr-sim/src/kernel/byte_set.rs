@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 
-use crate::access::range::AddressRange;
+use crate::access::AddressRange;
 
 /// The bytes of a page. Its bits take an eighth of that.
 const PAGE: u64 = 4096;

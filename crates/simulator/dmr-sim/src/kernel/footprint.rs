@@ -1,8 +1,6 @@
 //! The memory that a launch accesses, as it was declared.
 
-use crate::access::kind::AccessKind;
-use crate::access::range::AccessedRanges;
-use crate::access::range::AddressRange;
+use crate::access::{AccessKind, AccessedRanges, AddressRange};
 /// The memory that a launch accesses: declared when it is submitted and enforced when it runs, or
 /// recorded when it runs.
 #[derive(Clone, Debug, Default)]

@@ -7,7 +7,7 @@ use dmr_ptx::fatbin::{self, FatbinError};
 use dmr_ptx::{LoadError, Program};
 
 use crate::abi::*;
-use crate::kernel::compiler_log::LogBuffers;
+use crate::kernel::LogBuffers;
 
 /// The first bytes of an image that `cuLinkComplete` makes. The length of the rest follows in 8
 /// bytes, then PTX texts, each ended by a null byte.

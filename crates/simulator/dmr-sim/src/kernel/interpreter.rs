@@ -10,11 +10,8 @@ use dmr_ptx::{
 };
 
 use crate::abi::*;
-use crate::access::site::KernelSite;
-use crate::kernel::args::KernelArgs;
-use crate::kernel::body::Kernel;
-use crate::kernel::footprint::Footprint;
-use crate::kernel::memory::KernelMemory;
+use crate::access::KernelSite;
+use crate::kernel::{Footprint, Kernel, KernelArgs, KernelMemory};
 
 /// The program of a module, the addresses of its variables, and the settings of its launches.
 pub(crate) struct Loaded {

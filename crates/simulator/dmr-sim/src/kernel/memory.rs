@@ -7,16 +7,9 @@ use std::sync::Arc;
 use dmr_ptx::Program;
 
 use crate::abi::{Code, ERROR_ILLEGAL_ADDRESS};
-use crate::access::kind::AccessKind;
-use crate::access::range::AddressRange;
-use crate::access::site::KernelSite;
-use crate::kernel::footprint::Footprint;
-use crate::kernel::recorder::Recorder;
-use crate::kernel::recording::Recording;
-use crate::memory::bytes::Memory;
-use crate::memory::late_frees::LateFrees;
-use crate::memory::mapping::Reach;
-use crate::memory::memory_map::MemoryMap;
+use crate::access::{AccessKind, AddressRange, KernelSite};
+use crate::kernel::{Footprint, Recorder, Recording};
+use crate::memory::{LateFrees, Memory, MemoryMap, Reach};
 
 /// The memory of a kernel body: the declared footprint of its launch and nothing else, or all
 /// memory that the device can access.

@@ -12,3 +12,16 @@ pub(crate) mod module;
 pub(crate) mod recorder;
 pub(crate) mod recording;
 pub(crate) mod refusal;
+
+pub(crate) use args::KernelArgs;
+pub(crate) use body::{Fallback, Kernel};
+pub(crate) use byte_set::{ByteSet, Chunk};
+pub(crate) use compiler_log::{CompilerLog, LogBuffers};
+pub(crate) use footprint::Footprint;
+pub(crate) use image::{Linker, Refused};
+pub(crate) use interpreter::Loaded;
+pub(crate) use memory::KernelMemory;
+pub(crate) use module::{Kernels, Module, Placed};
+pub(crate) use recorder::Recorder;
+pub(crate) use recording::{Lanes, Recording, Sites};
+pub(crate) use refusal::Refusal;

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Arc;
 
-use crate::kernel::body::{Fallback, Kernel};
-use crate::kernel::interpreter::Loaded;
+use crate::kernel::{Fallback, Kernel, Loaded};
 
 /// The kernels of a machine: those that tests have registered, and those of modules.
 #[derive(Default)]

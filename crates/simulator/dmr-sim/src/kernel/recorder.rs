@@ -1,14 +1,10 @@
 //! Accesses of a kernel whose footprint is recorded: whether they happen, and what they touch.
 
 use crate::abi::{Code, ERROR_ILLEGAL_ADDRESS};
-use crate::access::kind::AccessKind;
-use crate::access::range::AddressRange;
-use crate::access::site::KernelSite;
-use crate::kernel::recording::{Lanes, Recording};
+use crate::access::{AccessKind, AddressRange, KernelSite};
+use crate::kernel::{Lanes, Recording};
 use crate::memory::address::is_virtual;
-use crate::memory::late_frees::{LateFree, LateFrees};
-use crate::memory::mapping::Reach;
-use crate::memory::memory_map::MemoryMap;
+use crate::memory::{LateFree, LateFrees, MemoryMap, Reach};
 
 /// The recorder of one launch that runs.
 pub(crate) struct Recorder<'a> {

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use dmr_ptx::Program;
 
-use crate::access::kind::AccessKind;
-use crate::access::site::KernelSite;
-use crate::kernel::byte_set::{ByteSet, Chunk};
+use crate::access::{AccessKind, KernelSite};
+use crate::kernel::{ByteSet, Chunk};
 
 /// The granularity of recorded boundary crossings: the alignment of allocations, so that no two
 /// allocations meet anywhere else.

@@ -4,19 +4,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::access::clock::Clock;
-use crate::access::declaration::DeclaredUse;
-use crate::access::origin::Operation;
-use crate::access::origin::Origin;
-use crate::access::range::AccessedRanges;
-use crate::check::findings::Findings;
-use crate::check::history::Before;
-use crate::check::log::{Logged, LoggedLaunch, Ticket};
-use crate::check::report::Report;
-use crate::check::shadow::Shadow;
-use crate::kernel::recording::Recording;
-use crate::machine::state::Machine;
-use crate::memory::mapping::Reach;
+use crate::access::{AccessedRanges, Clock, DeclaredUse, Operation, Origin};
+use crate::check::{Before, Findings, Logged, LoggedLaunch, Report, Shadow, Ticket};
+use crate::kernel::Recording;
+use crate::machine::Machine;
+use crate::memory::Reach;
 
 impl Machine {
     /// Runs a check: now, or after the checks that were logged before.

@@ -5,9 +5,9 @@ use std::ffi::c_int;
 
 use dmr_ptx::{Checks, Limits};
 
-use crate::check::report::ReportKind;
-use crate::host::label::Frames;
-use crate::kernel::refusal::Refusal;
+use crate::check::ReportKind;
+use crate::host::Frames;
+use crate::kernel::Refusal;
 
 /// The time at which submitted work executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,8 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
 
-use crate::access::declaration::{AlterUses, Declaration, DeclaredUse};
-use crate::access::origin::Origin;
+use crate::access::{AlterUses, Declaration, DeclaredUse, Origin};
 
 /// The declarations in force.
 #[derive(Default)]

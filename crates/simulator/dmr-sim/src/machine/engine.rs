@@ -11,15 +11,12 @@ use std::collections::HashSet;
 use smallvec::SmallVec;
 
 use crate::abi::ERROR_ILLEGAL_ADDRESS;
-use crate::access::clock::Epoch;
-use crate::access::range::AddressRange;
-use crate::machine::config::Policy;
-use crate::machine::operation::{Action, Op, SeenByHost};
-use crate::machine::running::RunningKernel;
-use crate::machine::state::{Machine, StreamKind};
-use crate::machine::work::HostCall;
+use crate::access::{AddressRange, Epoch};
+use crate::machine::{
+    Action, HostCall, Machine, Op, Policy, RunningKernel, SeenByHost, StreamKind,
+};
+use crate::memory::Reach;
 use crate::memory::address::is_virtual;
-use crate::memory::mapping::Reach;
 
 pub(crate) type Deps = SmallVec<[Epoch; 2]>;
 

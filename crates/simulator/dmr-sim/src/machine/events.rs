@@ -1,7 +1,6 @@
 //! Events: what they record, and what waits for them.
 
-use crate::machine::operation::Action;
-use crate::machine::state::{Machine, Recorded};
+use crate::machine::{Action, Machine, Recorded};
 
 impl Machine {
     /// Records an event after all work of a stream. An event that was destroyed is ignored.

@@ -9,13 +9,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::abi::*;
-use crate::access::clock::{Clock, Epoch};
-use crate::access::site::GraphNode;
-use crate::machine::graph::Executable;
-use crate::machine::graph::{Node, NodeWork};
-use crate::machine::operation::Action;
-use crate::machine::session::Session;
-use crate::machine::state::{Machine, StreamKind};
+use crate::access::{Clock, Epoch, GraphNode};
+use crate::machine::{Action, Executable, Machine, Node, NodeWork, Session, StreamKind};
 
 /// The reason why an executable graph cannot take over a graph: `CUgraphExecUpdateResult`.
 #[derive(Clone, Copy, PartialEq, Eq)]

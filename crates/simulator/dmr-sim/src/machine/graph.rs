@@ -4,14 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::access::clock::Clock;
-use crate::access::clock::Epoch;
-use crate::access::origin::Operation;
-use crate::kernel::args::KernelArgs;
-use crate::machine::user_objects::References;
-use crate::machine::work::HostCall;
-use crate::machine::work::WordOperation;
-use crate::machine::work::{CopyWork, FillWork};
+use crate::access::{Clock, Epoch, Operation};
+use crate::kernel::KernelArgs;
+use crate::machine::{CopyWork, FillWork, HostCall, References, WordOperation};
 
 /// All graphs of a machine.
 #[derive(Default)]

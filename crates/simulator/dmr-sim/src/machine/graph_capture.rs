@@ -3,10 +3,7 @@
 
 use crate::abi::*;
 use crate::host::capture_mode::{GLOBAL, MODE_OF_THREAD, RELAXED};
-use crate::machine::graph::{Graph, Node, NodeWork};
-use crate::machine::state::Stream;
-use crate::machine::state::StreamKind;
-use crate::machine::state::{Capture, Machine};
+use crate::machine::{Capture, Graph, Machine, Node, NodeWork, Stream, StreamKind};
 
 impl Machine {
     /// Adds the work to the graph that the stream captures, if it captures one.

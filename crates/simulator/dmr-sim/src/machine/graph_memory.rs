@@ -9,17 +9,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::access::origin::Operation;
-use crate::access::range::AddressRange;
-use crate::check::report::{Report, ReportKind};
+use crate::access::{AddressRange, Operation};
+use crate::check::{Report, ReportKind};
 use crate::machine::graph::AUTO_FREE_ON_LAUNCH;
-use crate::machine::graph::GraphMemory;
-use crate::machine::graph::NodeWork;
-use crate::machine::operation::Action;
-use crate::machine::session::Session;
-use crate::machine::state::Machine;
+use crate::machine::{Action, GraphMemory, Machine, NodeWork, Session};
 use crate::memory::address::ALIGNMENT;
-use crate::memory::memory_map::{Allocation, Home};
+use crate::memory::{Allocation, Home};
 
 /// Returns the bytes of a device that an allocation takes.
 fn taken(bytes: u64) -> u64 {

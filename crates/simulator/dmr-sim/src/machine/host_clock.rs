@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::thread::ThreadId;
 
-use crate::access::clock::{Clock, Epoch};
-use crate::machine::config::HostOrder;
+use crate::access::{Clock, Epoch};
+use crate::machine::HostOrder;
 
 /// The operations that host threads have found complete.
 pub(crate) struct HostClock {

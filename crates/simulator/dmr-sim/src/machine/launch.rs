@@ -1,16 +1,10 @@
 //! The submission of kernels: a registered body, PTX, or the fallback; their footprints and checks.
 
 use crate::abi::*;
-use crate::access::origin::Operation;
-use crate::access::range::AddressRange;
+use crate::access::{AddressRange, Operation};
 use crate::host::callback;
-use crate::kernel::args::KernelArgs;
-use crate::kernel::body::Kernel;
-use crate::kernel::footprint::Footprint;
-use crate::kernel::image::Refused;
-use crate::machine::graph::NodeWork;
-use crate::machine::operation::{Action, Launch};
-use crate::machine::session::Session;
+use crate::kernel::{Footprint, Kernel, KernelArgs, Refused};
+use crate::machine::{Action, Launch, NodeWork, Session};
 
 /// Submits a launch.
 pub(crate) fn launch(

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::access::range::AddressRange;
-use crate::check::findings::Findings;
-use crate::check::report::Report;
-use crate::machine::state::Machine;
+use crate::access::AddressRange;
+use crate::check::{Findings, Report};
+use crate::machine::Machine;
 
 /// The blocks that were not freed, by their first byte: their ends. They do not overlap.
 #[derive(Default)]

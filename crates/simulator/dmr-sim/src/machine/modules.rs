@@ -6,14 +6,9 @@ use std::sync::Arc;
 use dmr_ptx::{Global, Program};
 
 use crate::abi::*;
-use crate::kernel::body::Kernel;
-use crate::kernel::compiler_log::CompilerLog;
-use crate::kernel::image::{Refused, program_of, texts_in};
-use crate::kernel::interpreter::Loaded;
-use crate::kernel::module::Module;
-use crate::kernel::module::Placed;
-use crate::machine::session::Session;
-use crate::machine::work::{CopyWork, FillWork, Rows};
+use crate::kernel::image::{program_of, texts_in};
+use crate::kernel::{CompilerLog, Kernel, Loaded, Module, Placed, Refused};
+use crate::machine::{CopyWork, FillWork, Rows, Session};
 
 impl Session<'_> {
     /// Returns a loaded module.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::c_int;
 
-use crate::kernel::image::Linker;
+use crate::kernel::Linker;
 
 /// The objects and settings of a machine besides its streams, events, pools and memory.
 #[derive(Default)]

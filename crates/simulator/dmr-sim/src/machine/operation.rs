@@ -4,16 +4,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::access::clock::{Clock, Epoch};
-use crate::access::origin::Origin;
-use crate::check::log::Ticket;
-use crate::check::words::{Test, Value};
-use crate::kernel::args::KernelArgs;
-use crate::kernel::body::Kernel;
-use crate::kernel::footprint::Footprint;
-use crate::machine::user_objects::References;
-use crate::machine::work::HostCall;
-use crate::machine::work::HostPtr;
+use crate::access::{Clock, Epoch, Origin};
+use crate::check::{Test, Ticket, Value};
+use crate::kernel::{Footprint, Kernel, KernelArgs};
+use crate::machine::{HostCall, HostPtr, References};
 use crate::memory::address::is_host_range;
 
 /// A submitted operation.

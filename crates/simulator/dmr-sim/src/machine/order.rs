@@ -1,8 +1,8 @@
 //! The order of operations that the machine learns after their submission: what host threads find
 //! complete, and what ends a wait for a word.
 
-use crate::access::clock::{Clock, Epoch};
-use crate::machine::state::Machine;
+use crate::access::{Clock, Epoch};
+use crate::machine::Machine;
 
 impl Machine {
     /// Returns the clock of the calling host thread: the operations that it has found complete.

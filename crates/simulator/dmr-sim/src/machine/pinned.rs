@@ -3,11 +3,10 @@
 use std::alloc::Layout;
 
 use crate::abi::*;
-use crate::access::range::AddressRange;
-use crate::machine::session::Session;
-use crate::machine::state::{HostAllocation, Machine};
+use crate::access::AddressRange;
+use crate::machine::{HostAllocation, Machine, Session};
 use crate::memory::address;
-use crate::memory::memory_map::{Allocation, Home};
+use crate::memory::{Allocation, Home};
 
 /// The alignment of pinned memory: a page.
 const PAGE: usize = 4096;

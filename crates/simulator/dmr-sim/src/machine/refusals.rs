@@ -1,10 +1,8 @@
 //! Refusals: images, kernels and functions of the driver that the simulator cannot load, run or
 //! call, with the reasons.
 
-use crate::kernel::compiler_log::CompilerLog;
-use crate::kernel::image::Refused;
-use crate::kernel::refusal::Refusal;
-use crate::machine::session::Session;
+use crate::kernel::{CompilerLog, Refusal, Refused};
+use crate::machine::Session;
 
 /// The number of refusals that are kept.
 const MAX_REFUSALS: usize = 1000;

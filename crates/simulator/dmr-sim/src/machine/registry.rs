@@ -8,9 +8,7 @@ use std::sync::{Arc, RwLock, Weak};
 use crate::abi::*;
 use crate::host::fork;
 use crate::host::sync::{read, write};
-use crate::machine::config::Config;
-use crate::machine::shared::Shared;
-use crate::machine::state::Machine;
+use crate::machine::{Config, Machine, Shared};
 
 #[derive(Default)]
 struct Registry {

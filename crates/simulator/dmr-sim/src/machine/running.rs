@@ -4,17 +4,12 @@
 use smallvec::SmallVec;
 
 use crate::abi::Code;
-use crate::access::clock::Epoch;
-use crate::access::range::AddressRange;
-use crate::check::report::{Report, ReportKind};
+use crate::access::{AddressRange, Epoch};
+use crate::check::{Report, ReportKind};
 use crate::host::callback;
-use crate::kernel::memory::KernelMemory;
-use crate::kernel::recording::Recording;
-use crate::machine::operation::Launch;
-use crate::machine::state::Machine;
-use crate::memory::bytes::Memory;
-use crate::memory::mapping::Reach;
-use crate::memory::state::MemoryState;
+use crate::kernel::{KernelMemory, Recording};
+use crate::machine::{Launch, Machine};
+use crate::memory::{Memory, MemoryState, Reach};
 
 /// A launch that runs, with the parts of the machine that it uses.
 pub(crate) struct RunningKernel {

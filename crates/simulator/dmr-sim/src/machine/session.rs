@@ -9,9 +9,8 @@ use crate::abi::handle::{self, Kind};
 use crate::abi::*;
 use crate::host::current_context::current_context;
 use crate::host::sync::lock;
-use crate::kernel::refusal::Refusal;
-use crate::machine::shared::Shared;
-use crate::machine::state::{Machine, StreamKind};
+use crate::kernel::Refusal;
+use crate::machine::{Machine, Shared, StreamKind};
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };

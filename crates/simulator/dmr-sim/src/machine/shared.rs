@@ -3,10 +3,9 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-use crate::host::faults::Faults;
-use crate::host::label::Frames;
 use crate::host::sync::{ignore_poison, lock};
-use crate::machine::state::Machine;
+use crate::host::{Faults, Frames};
+use crate::machine::Machine;
 
 /// A universe, shared by the driver's functions.
 pub(crate) struct Shared {

@@ -12,28 +12,15 @@ use smallvec::SmallVec;
 
 use crate::abi::attributes::device_attribute;
 use crate::abi::*;
-use crate::access::clock::{Clock, Epoch};
-use crate::access::origin::Origin;
-use crate::access::site::{GraphNode, Site};
-use crate::check::findings::Findings;
-use crate::check::log::CheckLog;
-use crate::check::shadow::Shadow;
-use crate::host::label::{self, CallStack};
-use crate::kernel::module::Kernels;
-use crate::kernel::refusal::Refusal;
-use crate::machine::config::Config;
-use crate::machine::declarations::Declarations;
-use crate::machine::end_times::EndTimes;
-use crate::machine::graph::GraphUsage;
-use crate::machine::graph::Graphs;
-use crate::machine::host_clock::HostClock;
-use crate::machine::objects::Objects;
-use crate::machine::operation::Op;
-use crate::machine::scheduler::Scheduler;
-use crate::memory::address::AddressSpace;
-use crate::memory::driver_pool::DriverPool;
-use crate::memory::state::MemoryState;
-use crate::memory::virtual_memory::VirtualMemory;
+use crate::access::{Clock, Epoch, GraphNode, Origin, Site};
+use crate::check::{CheckLog, Findings, Shadow};
+use crate::host::CallStack;
+use crate::host::label;
+use crate::kernel::{Kernels, Refusal};
+use crate::machine::{
+    Config, Declarations, EndTimes, GraphUsage, Graphs, HostClock, Objects, Op, Scheduler,
+};
+use crate::memory::{AddressSpace, DriverPool, MemoryState, VirtualMemory};
 
 pub(crate) struct Machine {
     /// Lives as long as the universe; the first field, so that it is dropped before all user

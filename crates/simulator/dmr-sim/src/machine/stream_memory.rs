@@ -3,15 +3,9 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::*;
-use crate::access::clock::{Clock, Epoch};
-use crate::access::kind::AccessKind;
-use crate::access::origin::Operation;
-use crate::access::range::{AccessedRanges, AddressRange};
-use crate::check::report::{Report, ReportKind};
-use crate::check::words::Value;
-use crate::machine::operation::Action;
-use crate::machine::state::Machine;
-use crate::machine::work::WordOperation;
+use crate::access::{AccessKind, AccessedRanges, AddressRange, Clock, Epoch, Operation};
+use crate::check::{Report, ReportKind, Value};
+use crate::machine::{Action, Machine, WordOperation};
 use crate::memory::address::is_on_device;
 
 impl Machine {

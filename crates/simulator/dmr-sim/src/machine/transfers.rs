@@ -6,23 +6,11 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::abi::*;
-use crate::access::clock::{Clock, Epoch};
-use crate::access::kind::AccessKind;
-use crate::access::origin::Operation;
-use crate::access::range::{AccessedRanges, AddressRange};
-use crate::access::site::Site;
-use crate::machine::graph::NodeWork;
-use crate::machine::operation::Action;
-use crate::machine::session::Session;
-use crate::machine::state::Machine;
-use crate::machine::work::CopyWork;
-use crate::machine::work::FillWork;
-use crate::machine::work::HostPtr;
-use crate::machine::work::Rows;
+use crate::access::{AccessKind, AccessedRanges, AddressRange, Clock, Epoch, Operation, Site};
+use crate::machine::{Action, CopyWork, FillWork, HostPtr, Machine, NodeWork, Rows, Session};
 use crate::memory::address::ALIGNMENT;
-use crate::memory::driver_pool::{self, Grant, Known};
-use crate::memory::mapping::Rights;
-use crate::memory::memory_map::{Allocation, Home};
+use crate::memory::driver_pool;
+use crate::memory::{Allocation, Grant, Home, Known, Rights};
 
 impl Machine {
     /// `cuMemAlloc`: of exactly these bytes, and ordered before all later work of the caller.

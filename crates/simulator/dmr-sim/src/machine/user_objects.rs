@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use crate::abi::{ERROR_INVALID_VALUE, Outcome};
 use crate::host::callback;
-use crate::machine::work::HostCall;
+use crate::machine::HostCall;
 
 /// An object of the program. Its destructor runs when the last reference is gone, on a thread of
 /// its own as with NVIDIA's driver: it may wait for a lock that a thread inside of a driver call

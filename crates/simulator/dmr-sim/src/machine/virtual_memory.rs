@@ -4,14 +4,11 @@
 use std::collections::BTreeSet;
 
 use crate::abi::*;
-use crate::access::origin::Origin;
-use crate::access::range::AddressRange;
-use crate::access::site::Site;
-use crate::check::findings::Findings;
-use crate::check::report::{Report, ReportKind};
-use crate::machine::state::Machine;
-use crate::memory::mapping::{Mapping, Rights};
-use crate::memory::virtual_memory::{GRANULARITY, Physical, Reserved, is_granular};
+use crate::access::{AddressRange, Origin, Site};
+use crate::check::{Findings, Report, ReportKind};
+use crate::machine::Machine;
+use crate::memory::virtual_memory::{GRANULARITY, is_granular};
+use crate::memory::{Mapping, Physical, Reserved, Rights};
 
 impl Machine {
     /// `cuMemAddressReserve`.

@@ -4,14 +4,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::access::clock::Epoch;
+use crate::access::Epoch;
 use crate::host::callback;
 use crate::host::sync::{ignore_poison, lock};
-use crate::machine::engine::Progress;
-use crate::machine::running::RunningKernel;
-use crate::machine::session::Session;
-use crate::machine::state::{Machine, Stream};
-use crate::machine::work::HostCall;
+use crate::machine::{HostCall, Machine, Progress, RunningKernel, Session, Stream};
 
 /// The time for which the thread that started a host callback waits for it: a callback that
 /// returns at once then ends before any other work, so the same seed gives the same run.

@@ -4,8 +4,8 @@ use std::ffi::c_void;
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::access::range::AddressRange;
-use crate::check::words::{Test, Value};
+use crate::access::AddressRange;
+use crate::check::{Test, Value};
 
 /// Ranges of memory of the same length.
 #[derive(Clone, Debug)]

@@ -3,8 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::memory::address::is_on_device;
-use crate::memory::mapping::Mappings;
-use crate::memory::store::Store;
+use crate::memory::{Mappings, Store};
 
 /// All memory: device memory in the store, pinned host memory in the host's.
 pub(crate) struct Memory<'a> {

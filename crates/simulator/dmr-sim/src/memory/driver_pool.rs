@@ -11,8 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use smallvec::SmallVec;
 
-use crate::access::clock::{Clock, Epoch};
-use crate::access::range::AddressRange;
+use crate::access::{AddressRange, Clock, Epoch};
 use crate::memory::address::ALIGNMENT;
 
 /// The granularity of a pool's growth, in bytes.

@@ -3,8 +3,8 @@
 //! A free counts for calls from the moment of the call, but a launch that was submitted before may
 //! still use the memory when it runs.
 
-use crate::access::range::AddressRange;
-use crate::memory::memory_map::{Allocation, Home};
+use crate::access::AddressRange;
+use crate::memory::{Allocation, Home};
 
 /// Memory that was freed while launches that may use it wait.
 #[derive(Default)]

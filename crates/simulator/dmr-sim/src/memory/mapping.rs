@@ -10,9 +10,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::abi::{ERROR_INVALID_VALUE, Outcome};
-use crate::access::clock::Epoch;
-use crate::access::origin::{Access, Origin};
-use crate::access::range::AddressRange;
+use crate::access::{Access, AddressRange, Epoch, Origin};
 use crate::memory::address::{device_of, is_virtual};
 
 /// All mappings, by virtual address. They do not overlap.

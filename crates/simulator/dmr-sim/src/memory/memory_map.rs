@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::access::origin::{Operation, Origin};
+use crate::access::{Operation, Origin};
 use crate::memory::address::{device_of, is_virtual};
-use crate::memory::mapping::{Mappings, Reach, Rights};
+use crate::memory::{Mappings, Reach, Rights};
 
 /// Live allocations by address, mappings, and the rights to the memory of pools.
 #[derive(Default)]

@@ -1,9 +1,6 @@
 //! The memory of a machine, which a kernel has while it runs.
 
-use crate::memory::bytes::Memory;
-use crate::memory::late_frees::LateFrees;
-use crate::memory::memory_map::MemoryMap;
-use crate::memory::store::Store;
+use crate::memory::{LateFrees, Memory, MemoryMap, Store};
 
 /// The bytes of a machine's memory, and their owners.
 #[derive(Default)]

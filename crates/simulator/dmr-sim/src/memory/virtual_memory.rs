@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::access::origin::Origin;
-use crate::memory::address::AddressSpace;
+use crate::access::Origin;
+use crate::memory::AddressSpace;
 
 /// The granularity of physical memory and addresses, in bytes.
 pub(crate) const GRANULARITY: u64 = 2 << 20;

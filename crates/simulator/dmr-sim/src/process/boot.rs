@@ -9,11 +9,12 @@ use std::sync::OnceLock;
 
 use dmr_ptx::{Checks, Limits};
 
-use crate::check::report::{KINDS, ReportKind};
+use crate::check::ReportKind;
+use crate::check::report::KINDS;
 use crate::host::fork::is_forked_child;
 use crate::host::initialised::await_initialisation;
-use crate::kernel::refusal::Refusal;
-use crate::machine::config::Policy;
+use crate::kernel::Refusal;
+use crate::machine::Policy;
 use crate::process::install::{Driver, SelectError, select, serve_as_library};
 use crate::process::universe::{DEVICES, Universe};
 

@@ -6,24 +6,14 @@ use std::sync::Arc;
 use dmr_ptx::{Checks, Limits};
 
 use crate::abi::Code;
-use crate::access::clock::Clock;
-use crate::access::declaration::DeclaredUse;
-use crate::check::report::{Report, ReportKind, Verdict};
+use crate::access::{Clock, DeclaredUse};
+use crate::check::{Report, ReportKind, Verdict};
 use crate::host::callback;
-use crate::host::faults::{CallCounts, Hold};
 use crate::host::fork::is_forked_child;
-use crate::host::label::Frames;
-use crate::kernel::args::KernelArgs;
-use crate::kernel::body::Kernel;
-use crate::kernel::footprint::Footprint;
-use crate::kernel::memory::KernelMemory;
-use crate::kernel::refusal::Refusal;
-use crate::machine::config::Config;
-use crate::machine::config::HostOrder;
-use crate::machine::config::Policy;
+use crate::host::{CallCounts, Frames, Hold};
+use crate::kernel::{Footprint, Kernel, KernelArgs, KernelMemory, Refusal};
 use crate::machine::registry;
-use crate::machine::session::Session;
-use crate::machine::shared::Shared;
+use crate::machine::{Config, HostOrder, Policy, Session, Shared};
 use crate::process::install::{InstallError, install};
 
 /// One simulated machine: its devices occupy CUDA ordinals of their own until it ends.
