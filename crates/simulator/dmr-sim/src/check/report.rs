@@ -72,56 +72,11 @@ impl Report {
     }
 }
 
-/// The kind of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ReportKind {
-    /// A read that is not ordered after a write of the same bytes.
-    ReadAfterWrite,
-    /// A write that is not ordered after a read of the same bytes.
-    WriteAfterRead,
-    /// A write that is not ordered after another write of the same bytes.
-    WriteAfterWrite,
-    /// An access that is not ordered after the stream-ordered allocation.
-    UseBeforeAllocation,
-    /// A free that is not ordered after a use; or not before the next allocation of a graph at the
-    /// same address, which is such a use.
-    FreeBeforeUse,
-    /// An access submitted after the free.
-    UseAfterFree,
-    /// A second free.
-    DoubleFree,
-    /// A free of memory that was never allocated.
-    UnknownFree,
-    /// A read of bytes that were never written; or in which a kernel, the earlier operation, has
-    /// stored a value that was read from such bytes.
-    Uninitialised,
-    /// An access outside of any allocation, or across the end of one.
-    OutOfBounds,
-    /// A kernel accessed memory that its launch did not declare.
-    OutsideFootprint,
-    /// Work of a launch wrote memory of a block that the launch did not declare as written.
-    UndeclaredWrite,
-    /// Work of a launch read memory of a block that the launch did not declare.
-    UndeclaredRead,
-    /// A kernel accessed another device's memory without peer access.
-    NoPeerAccess,
-    /// A kernel that runs as PTX has failed: its operation in the report says why, and where.
-    KernelFault,
-    /// A registered kernel body panicked.
-    KernelPanicked,
-    /// A pool allocated memory outside of its heaps, or memory of a live block.
-    BadRegion,
-    /// A mapping, or a right to it, was removed while the host had not found the work that uses it
-    /// complete.
-    UnmapBeforeUse,
-    /// An access to mapped memory without the right to it.
-    NoAccess,
-    /// At the end a stream waited for a word that is never written.
-    EndlessWait,
-    /// An allocation that was not freed at the end; or physical memory that was not released, a
-    /// mapping, or a reserved range of addresses.
-    Leak,
+/// Whether a finding is about the order of two operations.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Race,
+    Error,
 }
 
 /// What is said about the findings of a kind.
@@ -129,99 +84,84 @@ pub(crate) struct KindInfo {
     pub(crate) kind: ReportKind,
     /// The variant in lower case, with `-` between its words.
     pub(crate) name: &'static str,
+    class: Class,
     sentence: &'static str,
-    /// True if it is about the order of two operations.
-    is_race: bool,
 }
 
-const fn race(kind: ReportKind, name: &'static str, sentence: &'static str) -> KindInfo {
-    KindInfo { kind, name, sentence, is_race: true }
+/// Makes the kinds, and the table of them, in which a kind has the index of its variant.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident: $class:ident, $name:literal, $sentence:literal;)*) => {
+        /// The kind of a finding.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum ReportKind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        pub(crate) const KINDS: &[KindInfo] = &[$(KindInfo {
+            kind: ReportKind::$kind,
+            name: $name,
+            class: Class::$class,
+            sentence: $sentence,
+        }),*];
+    };
 }
 
-const fn error(kind: ReportKind, name: &'static str, sentence: &'static str) -> KindInfo {
-    KindInfo { kind, name, sentence, is_race: false }
+kinds! {
+    /// A read that is not ordered after a write of the same bytes.
+    ReadAfterWrite: Race, "read-after-write",
+        "read-after-write race: the read is not ordered after the write";
+    /// A write that is not ordered after a read of the same bytes.
+    WriteAfterRead: Race, "write-after-read",
+        "write-after-read race: the write is not ordered after the read";
+    /// A write that is not ordered after another write of the same bytes.
+    WriteAfterWrite: Race, "write-after-write",
+        "write-after-write race: the second write is not ordered after the first";
+    /// An access that is not ordered after the stream-ordered allocation.
+    UseBeforeAllocation: Race, "use-before-allocation",
+        "use before allocation: the use is not ordered after the allocation";
+    /// A free that is not ordered after a use; or not before the next allocation of a graph at the
+    /// same address, which is such a use.
+    FreeBeforeUse: Race, "free-before-use",
+        "free before use: the free is not ordered after the use";
+    /// An access submitted after the free.
+    UseAfterFree: Error, "use-after-free", "use after free";
+    /// A second free.
+    DoubleFree: Error, "double-free", "double free";
+    /// A free of memory that was never allocated.
+    UnknownFree: Error, "unknown-free", "free of memory that was never allocated";
+    /// A read of bytes that were never written; or in which a kernel, the earlier operation, has
+    /// stored a value that was read from such bytes.
+    Uninitialised: Error, "uninitialised", "read of memory that was never written";
+    /// An access outside of any allocation, or across the end of one.
+    OutOfBounds: Error, "out-of-bounds", "access out of bounds";
+    /// A kernel accessed memory that its launch did not declare.
+    OutsideFootprint: Error, "outside-footprint",
+        "a kernel accessed memory that its launch did not declare";
+    /// Work of a launch wrote memory of a block that the launch did not declare as written.
+    UndeclaredWrite: Error, "undeclared-write", "undeclared write: the launch did not declare this";
+    /// Work of a launch read memory of a block that the launch did not declare.
+    UndeclaredRead: Error, "undeclared-read", "undeclared read: the launch did not declare this";
+    /// A kernel accessed another device's memory without peer access.
+    NoPeerAccess: Error, "no-peer-access", "access to another device without peer access";
+    /// A kernel that runs as PTX has failed: its operation in the report says why, and where.
+    KernelFault: Error, "kernel-fault", "a kernel has failed";
+    /// A registered kernel body panicked.
+    KernelPanicked: Error, "kernel-panicked", "a registered kernel body panicked";
+    /// A pool allocated memory outside of its heaps, or memory of a live block.
+    BadRegion: Error, "bad-region", "a pool allocated memory that is not its own, or in use";
+    /// A mapping, or a right to it, was removed while the host had not found the work that uses it
+    /// complete.
+    UnmapBeforeUse: Race, "unmap-before-use",
+        "unmap before use: the host has not waited for the use";
+    /// An access to mapped memory without the right to it.
+    NoAccess: Error, "no-access", "access to mapped memory without the right to it";
+    /// At the end a stream waited for a word that is never written.
+    EndlessWait: Error, "endless-wait", "a stream waits for a word that is never written";
+    /// An allocation that was not freed at the end; or physical memory that was not released, a
+    /// mapping, or a reserved range of addresses.
+    Leak: Error, "leak", "memory was never freed";
 }
-
-/// The kinds, each at the index that its variant has.
-pub(crate) const KINDS: [KindInfo; 21] = [
-    race(
-        ReportKind::ReadAfterWrite,
-        "read-after-write",
-        "read-after-write race: the read is not ordered after the write",
-    ),
-    race(
-        ReportKind::WriteAfterRead,
-        "write-after-read",
-        "write-after-read race: the write is not ordered after the read",
-    ),
-    race(
-        ReportKind::WriteAfterWrite,
-        "write-after-write",
-        "write-after-write race: the second write is not ordered after the first",
-    ),
-    race(
-        ReportKind::UseBeforeAllocation,
-        "use-before-allocation",
-        "use before allocation: the use is not ordered after the allocation",
-    ),
-    race(
-        ReportKind::FreeBeforeUse,
-        "free-before-use",
-        "free before use: the free is not ordered after the use",
-    ),
-    error(ReportKind::UseAfterFree, "use-after-free", "use after free"),
-    error(ReportKind::DoubleFree, "double-free", "double free"),
-    error(ReportKind::UnknownFree, "unknown-free", "free of memory that was never allocated"),
-    error(ReportKind::Uninitialised, "uninitialised", "read of memory that was never written"),
-    error(ReportKind::OutOfBounds, "out-of-bounds", "access out of bounds"),
-    error(
-        ReportKind::OutsideFootprint,
-        "outside-footprint",
-        "a kernel accessed memory that its launch did not declare",
-    ),
-    error(
-        ReportKind::UndeclaredWrite,
-        "undeclared-write",
-        "undeclared write: the launch did not declare this",
-    ),
-    error(
-        ReportKind::UndeclaredRead,
-        "undeclared-read",
-        "undeclared read: the launch did not declare this",
-    ),
-    error(
-        ReportKind::NoPeerAccess,
-        "no-peer-access",
-        "access to another device without peer access",
-    ),
-    error(ReportKind::KernelFault, "kernel-fault", "a kernel has failed"),
-    error(ReportKind::KernelPanicked, "kernel-panicked", "a registered kernel body panicked"),
-    error(
-        ReportKind::BadRegion,
-        "bad-region",
-        "a pool allocated memory that is not its own, or in use",
-    ),
-    race(
-        ReportKind::UnmapBeforeUse,
-        "unmap-before-use",
-        "unmap before use: the host has not waited for the use",
-    ),
-    error(ReportKind::NoAccess, "no-access", "access to mapped memory without the right to it"),
-    error(
-        ReportKind::EndlessWait,
-        "endless-wait",
-        "a stream waits for a word that is never written",
-    ),
-    error(ReportKind::Leak, "leak", "memory was never freed"),
-];
-
-const _: () = {
-    let mut index = 0;
-    while index < KINDS.len() {
-        assert!(KINDS[index].kind as usize == index);
-        index += 1;
-    }
-};
 
 /// The kind of this name: that of the variant in lower case, with `-` between its words.
 impl std::str::FromStr for ReportKind {
@@ -252,7 +192,7 @@ impl ReportKind {
     /// Returns whether this is about the order of two operations.
     #[must_use]
     pub const fn is_race(self) -> bool {
-        self.info().is_race
+        matches!(self.info().class, Class::Race)
     }
 }
 

@@ -92,7 +92,7 @@ pub(crate) fn driver_call(
         }
         let mut session = shared.session_for(name);
         session.call = name;
-        session.scheduler.calls += 1;
+        session.count_call();
         if let Some(context) = context {
             session.check_context(context)?;
             session.context = Some(context);

@@ -83,7 +83,7 @@ pub(super) unsafe fn submit_copy(
     }
     if work.to_host && work.from_host {
         // Both sides are valid during the call.
-        let epoch = session.copy_later(stream, &work)?;
+        let epoch = session.copy(stream, &work)?;
         session.wait_for(epoch);
         return Ok(());
     }

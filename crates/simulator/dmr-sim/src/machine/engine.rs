@@ -118,7 +118,7 @@ impl Machine {
         let runs = match self.config.policy {
             Policy::Eager => true,
             Policy::Lazy => false,
-            Policy::Random => self.scheduler.random.bool(),
+            Policy::Random => self.random.bool(),
         };
         let stream = runs.then(|| self.random_ready()).flatten()?;
         Some(self.step(stream))
@@ -194,7 +194,7 @@ impl Machine {
             (0..self.streams.len() as u32).filter(|&stream| self.is_ready(stream)).collect();
         match ready.len() {
             0 => None,
-            n => Some(ready[self.scheduler.random.usize(..n)]),
+            n => Some(ready[self.random.usize(..n)]),
         }
     }
 

@@ -157,7 +157,7 @@ impl Session<'_> {
                 crate::machine::launch::launch(self, lane, *function, args.clone())
             }
             NodeWork::Fill(work) => self.fill(lane, work.clone()).map(drop),
-            NodeWork::Copy(work) => self.copy_later(lane, work).map(drop),
+            NodeWork::Copy(work) => self.copy(lane, work).map(drop),
             NodeWork::Host(call) => {
                 let (epoch, deps) = self.begin(lane);
                 self.push(epoch, deps, Action::HostCall(*call));

@@ -1,8 +1,8 @@
 //! What the scheduler and the threads that wait know of queued work.
 
 /// The state of the scheduler.
+#[derive(Default)]
 pub(crate) struct Scheduler {
-    pub(super) random: fastrand::Rng,
     /// Operations submitted and not yet executed.
     pub(super) queued: usize,
     /// The part of them by which the host can learn something without a driver call.
@@ -12,7 +12,7 @@ pub(crate) struct Scheduler {
     /// The number of times that the thread that runs such operations has looked for them.
     pub(super) ticks: u64,
     /// The driver calls so far.
-    pub(crate) calls: u64,
+    pub(super) calls: u64,
     /// Threads that have unlocked the machine to wait.
     pub(super) waiting: usize,
     /// `true` while a thread runs the work that the host may wait for, between driver calls.
@@ -22,22 +22,4 @@ pub(crate) struct Scheduler {
     pub(super) runs_kernel: bool,
     /// Threads that wait for the end of the kernel.
     pub(super) held_up: usize,
-}
-
-impl Scheduler {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self {
-            random: fastrand::Rng::with_seed(seed),
-            queued: 0,
-            host_may_wait: 0,
-            word_waits: 0,
-            ticks: 0,
-            calls: 0,
-            waiting: 0,
-            runs_for_host: false,
-            host_calls_returned: 0,
-            runs_kernel: false,
-            held_up: 0,
-        }
-    }
 }

@@ -51,11 +51,13 @@ pub(crate) struct Machine {
     /// The declarations of launches that are in force.
     pub(crate) declarations: Declarations,
     pub(crate) host: HostClock,
-    pub(crate) scheduler: Scheduler,
+    pub(super) random: fastrand::Rng,
+    pub(super) scheduler: Scheduler,
     names: HashMap<&'static str, Arc<Origin>>,
 }
 
 /// The state of the checks.
+#[derive(Default)]
 pub(crate) struct Checks {
     pub(crate) shadow: Shadow,
     pub(crate) findings: Findings,
@@ -180,6 +182,7 @@ impl Machine {
             lost: None,
             lost_by: None,
         };
+        let findings = Findings::without(config.ignored.clone());
         Self {
             alive: Arc::new(()),
             devices: (0..config.devices).map(device).collect(),
@@ -198,18 +201,19 @@ impl Machine {
             memory: MemoryState::default(),
             virtual_memory: VirtualMemory::default(),
             pinned: HashMap::new(),
-            checks: Checks {
-                shadow: Shadow::default(),
-                findings: Findings::without(config.ignored.clone()),
-                log: CheckLog::default(),
-            },
+            checks: Checks { findings, ..Checks::default() },
             refusals: Vec::new(),
             declarations: Declarations::default(),
             host: HostClock::new(config.host_order),
-            scheduler: Scheduler::new(config.seed),
+            random: fastrand::Rng::with_seed(config.seed),
+            scheduler: Scheduler::default(),
             names: HashMap::new(),
             config,
         }
+    }
+
+    pub(crate) fn count_call(&mut self) {
+        self.scheduler.calls += 1;
     }
 
     /// Returns the value of a `CUdevice_attribute`.

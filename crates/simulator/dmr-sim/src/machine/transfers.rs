@@ -105,23 +105,14 @@ impl Machine {
     }
 
     /// Submits a copy between memory that the device reads and writes when the operation executes.
-    /// One by address needs the right to memory of other devices that is not of `cuMemAlloc`.
+    /// Pageable memory, which only a copy of a graph has, is not checked: the program keeps it
+    /// valid until then. A copy by address needs the right to memory of other devices that is not
+    /// of `cuMemAlloc`.
     pub(crate) fn copy(&mut self, stream: u32, work: &CopyWork) -> Outcome<Epoch> {
         let devices: SmallVec<[usize; 8]> = (0..self.devices.len()).collect();
         let peers = work.by_address.then_some(&devices[..]);
         let copy = |(to, from)| Action::Copy { to, from, len: work.to.len };
         let action = || work.pairs().map(copy).collect();
-        self.transfer("copy", stream, &work.from.ranges(), &work.to.ranges(), peers, action)
-    }
-
-    /// Submits a copy of a graph, which reads and writes pageable memory when it executes: the
-    /// program keeps it valid until then.
-    pub(crate) fn copy_later(&mut self, stream: u32, work: &CopyWork) -> Outcome<Epoch> {
-        let devices: SmallVec<[usize; 8]> = (0..self.devices.len()).collect();
-        let peers = work.by_address.then_some(&devices[..]);
-        let copy = |(to, from)| Action::Copy { to, from, len: work.to.len };
-        let action = || work.pairs().map(copy).collect();
-        // Pageable memory is not checked.
         let unless = |is_host, rows: &Rows| if is_host { SmallVec::new() } else { rows.ranges() };
         let reads = unless(work.from_host, &work.from);
         let writes = unless(work.to_host, &work.to);
