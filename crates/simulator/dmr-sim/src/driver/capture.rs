@@ -3,11 +3,10 @@
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
-use super::chapter::{chapter, put, put_optional, required};
 use super::graph::read_nodes;
+use super::{Scope, chapter, driver_call, put, put_optional, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::host::capture_mode::{GLOBAL, MODE_OF_THREAD, RELAXED};
 use crate::host::current_context::current_context;
 use crate::host::fork::refuse_in_child;

@@ -6,7 +6,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use super::chapter::{chapter, put};
+use super::{chapter, put};
 use crate::abi::*;
 use crate::access::{AddressRange, DeclaredUse};
 use crate::check::LibraryBlock;

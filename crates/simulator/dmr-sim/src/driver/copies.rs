@@ -1,9 +1,8 @@
 //! Copies of one dimension: which sides may be pageable host memory, and when the host waits.
 
-use super::chapter::chapter;
+use super::{Scope, chapter, driver_call};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::machine::{Action, CopyWork, NodeWork, Rows, Session};
 use crate::memory::address;
 

@@ -2,10 +2,9 @@
 
 use std::ffi::{c_uint, c_void};
 
-use super::chapter::chapter;
 use super::copies::{Pageable, submit_copy};
+use super::{Scope, chapter, driver_call};
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::machine::Rows;
 
 chapter![

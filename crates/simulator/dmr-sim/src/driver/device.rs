@@ -2,9 +2,8 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
-use super::chapter::{chapter, put};
+use super::{Scope, chapter, driver_call, put};
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::host::fork::refuse_in_child;
 use crate::host::initialised::{initialised, refuse_before};
 use crate::machine::registry;

@@ -2,9 +2,9 @@
 
 use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
 
-use super::chapter::{chapter, put};
 use super::refused::refuse;
 use super::symbols::symbols;
+use super::{chapter, put};
 use crate::abi::*;
 
 chapter![cuGetProcAddress, cuGetProcAddress_v2, cuGetExportTable];

@@ -2,10 +2,9 @@
 
 use std::ffi::c_uint;
 
-use super::chapter::{chapter, put, required};
+use super::{Scope, chapter, driver_call, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::machine::{Event, NodeWork};
 
 chapter![

@@ -6,7 +6,7 @@
 use std::ffi::{c_char, c_int, c_uint};
 
 use super::capture::cuStreamBeginCapture_v2;
-use super::chapter::chapter;
+use super::chapter;
 use super::context::{cuCtxCreate_v2, cuCtxDestroy_v2, cuCtxPopCurrent_v2, cuCtxPushCurrent_v2};
 use super::event::cuEventDestroy_v2;
 use super::graph_exec::cuGraphInstantiate_v2;

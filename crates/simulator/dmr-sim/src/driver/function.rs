@@ -2,10 +2,9 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use super::chapter::{chapter, put, put_optional};
+use super::{Scope, chapter, driver_call, put, put_optional};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::machine::Session;
 
 chapter![

@@ -2,10 +2,9 @@
 
 use std::ffi::c_int;
 
-use super::chapter::{chapter, put, required};
 use super::launch::{LaunchAttributes, Shape, check};
+use super::{Scope, chapter, driver_call, put, required};
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::machine::{NodeWork, Session};
 
 chapter![

@@ -2,10 +2,9 @@
 
 use std::ffi::{c_char, c_int, c_ulonglong};
 
-use super::chapter::{chapter, put, put_optional, required};
+use super::{Scope, chapter, driver_call, put, put_optional, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::machine::graph::AUTO_FREE_ON_LAUNCH;
 use crate::machine::{NodeWork, Session};
 

@@ -1,12 +1,11 @@
 //! Graph management: what a program has made a node of: its order with other nodes, and the
 //! parameters of some kinds.
 
-use super::chapter::{chapter, put};
 use super::graph::put_nodes;
 use super::graph_params::{AllocParams, HostParams};
+use super::{Scope, chapter, driver_call, put};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::machine::{NodeWork, Session};
 
 chapter![

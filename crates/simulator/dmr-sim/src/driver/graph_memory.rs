@@ -2,9 +2,8 @@
 
 use std::ffi::{c_int, c_ulonglong};
 
-use super::chapter::{chapter, put, required};
+use super::{Scope, chapter, driver_call, put, required};
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 
 chapter![cuDeviceGetGraphMemAttribute, cuDeviceSetGraphMemAttribute, cuDeviceGraphMemTrim];
 

@@ -2,7 +2,6 @@
 
 use std::ffi::c_void;
 
-use super::chapter::{chapter, put, required};
 use super::copies_3d::Copy3D;
 use super::graph::{graph_of, read_nodes};
 use super::graph_params::{
@@ -10,9 +9,9 @@ use super::graph_params::{
     fill_node, free_node, host_node,
 };
 use super::launch::{KernelParams, LaunchAttributes};
+use super::{Scope, chapter, driver_call, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::machine::{Node, NodeWork, Session};
 
 chapter![

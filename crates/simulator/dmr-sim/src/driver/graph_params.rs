@@ -2,14 +2,13 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use super::chapter::chapter;
 use super::copies::copy_work;
 use super::copies_3d::Copy3D;
 use super::graph::graph_of;
 use super::launch::{KernelParams, LaunchAttributes};
 use super::memset::Area;
+use super::{Scope, chapter, driver_call};
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::machine::{GraphMemory, HostCall, HostPtr, NodeWork, Session};
 
 chapter![

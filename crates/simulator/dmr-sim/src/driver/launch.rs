@@ -3,10 +3,9 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use super::arguments::Arguments;
-use super::chapter::chapter;
 use super::function::MAX_DYNAMIC_SHARED_BYTES;
+use super::{Scope, chapter, driver_call};
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::kernel::KernelArgs;
 use crate::machine::{NodeWork, Session};
 
@@ -33,6 +32,19 @@ struct LaunchAttribute {
     value: [u32; 16],
 }
 
+/// `CUlaunchAttributeID`: the attributes that the simulator looks at, and the last one.
+mod attribute {
+    use std::ffi::c_int;
+
+    pub(super) const COOPERATIVE: c_int = 2;
+    pub(super) const CLUSTER_DIMENSION: c_int = 4;
+    pub(super) const PROGRAMMATIC_STREAM_SERIALIZATION: c_int = 6;
+    pub(super) const PROGRAMMATIC_EVENT: c_int = 7;
+    pub(super) const LAUNCH_COMPLETION_EVENT: c_int = 12;
+    pub(super) const DEVICE_UPDATABLE_KERNEL_NODE: c_int = 13;
+    pub(super) const LAST: c_int = 16;
+}
+
 /// The attributes of a launch that have an effect.
 #[derive(Clone, Copy, Default)]
 pub(super) struct LaunchAttributes {
@@ -57,9 +69,11 @@ impl LaunchAttributes {
     pub(super) fn get(&self, id: c_int) -> Outcome<[u32; 16]> {
         let mut value = [0; 16];
         match id {
-            2 => value[0] = self.is_cooperative.into(),
-            4 => value[..3].copy_from_slice(&self.cluster.unwrap_or_default()),
-            0..=16 => {}
+            attribute::COOPERATIVE => value[0] = self.is_cooperative.into(),
+            attribute::CLUSTER_DIMENSION => {
+                value[..3].copy_from_slice(&self.cluster.unwrap_or_default())
+            }
+            0..=attribute::LAST => {}
             _ => return Err(ERROR_INVALID_VALUE),
         }
         Ok(value)
@@ -69,13 +83,17 @@ impl LaunchAttributes {
     /// refused: the simulator would order too much.
     pub(super) fn set(&mut self, id: c_int, value: &[u32; 16]) -> Outcome {
         match id {
-            2 => self.is_cooperative = value[0] != 0,
-            4 => self.cluster = Some([value[0], value[1], value[2]]),
-            // Programmatic serialisation and events; a kernel node that the device updates.
-            6 | 7 | 12 | 13 if value.iter().any(|&word| word != 0) => {
+            attribute::COOPERATIVE => self.is_cooperative = value[0] != 0,
+            attribute::CLUSTER_DIMENSION => self.cluster = Some([value[0], value[1], value[2]]),
+            attribute::PROGRAMMATIC_STREAM_SERIALIZATION
+            | attribute::PROGRAMMATIC_EVENT
+            | attribute::LAUNCH_COMPLETION_EVENT
+            | attribute::DEVICE_UPDATABLE_KERNEL_NODE
+                if value.iter().any(|&word| word != 0) =>
+            {
                 return Err(ERROR_NOT_SUPPORTED);
             }
-            0..=16 => {} // no effect on the result: caches, priorities, scheduling, domains
+            0..=attribute::LAST => {} // no effect on the result: caches, priorities, scheduling, domains
             _ => return Err(ERROR_INVALID_VALUE),
         }
         Ok(())

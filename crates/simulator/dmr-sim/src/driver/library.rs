@@ -3,11 +3,10 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::chapter::{chapter, put, required};
 use super::module::{enumerate, put_variable, read};
+use super::{Scope, chapter, driver_call, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::kernel::image::bytes_of;
 use crate::kernel::{CompilerLog, LogBuffers, Refused};
 

@@ -2,13 +2,11 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::chapter::{chapter, put, put_optional, required};
+use super::{Scope, chapter, driver_call, put, put_optional, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
 use crate::kernel::image::unwrap;
 use crate::kernel::{CompilerLog, Linker, LogBuffers, Refused};
-
-use crate::driver::call::{Scope, driver_call};
 
 chapter![cuLinkCreate_v2, cuLinkAddData_v2, cuLinkAddFile_v2, cuLinkComplete, cuLinkDestroy,];
 

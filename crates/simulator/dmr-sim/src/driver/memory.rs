@@ -2,9 +2,8 @@
 
 use std::ffi::c_uint;
 
-use super::chapter::{chapter, put, required};
+use super::{Scope, chapter, driver_call, put, required};
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::host::current_context::current_context;
 use crate::host::fork::refuse_in_child;
 use crate::host::initialised::refuse_before;

@@ -1,8 +1,7 @@
 //! Memsets, of one and two dimensions.
 
-use super::chapter::chapter;
+use super::{Scope, chapter, driver_call};
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::machine::{FillWork, Rows};
 use crate::memory::address;
 

@@ -48,3 +48,6 @@ mod virtual_memory;
 pub use symbols::driver_functions;
 
 pub(crate) use symbols::symbols;
+
+use call::{Scope, driver_call};
+use chapter::{chapter, put, put_optional, required};

@@ -2,11 +2,10 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use super::chapter::{chapter, put};
 use super::function::{MAX_DYNAMIC_SHARED_BYTES, MAX_THREADS_PER_BLOCK, REGISTERS};
 use super::launch::LaunchConfig;
+use super::{Scope, chapter, driver_call, put};
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::machine::Session;
 
 chapter![

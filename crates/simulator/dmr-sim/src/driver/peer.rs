@@ -2,10 +2,9 @@
 
 use std::ffi::{c_int, c_uint};
 
-use super::chapter::{chapter, put};
+use super::{Scope, chapter, driver_call, put};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::machine::Session;
 
 chapter![cuDeviceCanAccessPeer, cuCtxEnablePeerAccess, cuCtxDisablePeerAccess];

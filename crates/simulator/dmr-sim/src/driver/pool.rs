@@ -2,12 +2,11 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use super::chapter::{chapter, put, required};
 use super::virtual_memory::device as location_device;
+use super::{Scope, chapter, driver_call, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::pool_attribute::*;
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::machine::{NodeWork, Session};
 use crate::memory::{DriverPool, Rights};
 

@@ -2,11 +2,10 @@
 
 use std::ffi::{c_int, c_uint};
 
-use super::chapter::{chapter, put, required};
 use super::context::end;
+use super::{Scope, chapter, driver_call, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::machine::Session;
 use crate::machine::registry;
 use crate::memory::Home;

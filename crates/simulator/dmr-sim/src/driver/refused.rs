@@ -8,8 +8,8 @@
 
 use std::ffi::c_int;
 
+use super::{Scope, driver_call};
 use crate::abi::{Code, ERROR_INVALID_CONTEXT, ERROR_INVALID_DEVICE, ERROR_NOT_SUPPORTED};
-use crate::driver::call::{Scope, driver_call};
 use crate::host::CallCounts;
 use crate::host::current_context::current_context;
 use crate::machine::Session;

@@ -2,10 +2,9 @@
 
 use std::ffi::{c_int, c_uint};
 
-use super::chapter::chapter;
+use super::{Scope, chapter, driver_call};
 use crate::abi::*;
 use crate::check::{How, Test, Value};
-use crate::driver::call::{Scope, driver_call};
 use crate::machine::{Machine, NodeWork, Session, WordOperation};
 
 chapter![

@@ -4,9 +4,8 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use dmr_ptx::{Swizzle, TENSOR_MAP_BYTES, TensorDimension, TensorElement, TensorMap};
 
-use super::chapter::{chapter, required};
+use super::{Scope, chapter, driver_call, required};
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 
 chapter![cuTensorMapEncodeTiled, cuTensorMapReplaceAddress];
 

@@ -6,10 +6,9 @@
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
-use super::chapter::{chapter, put, put_optional, required};
+use super::{Scope, chapter, driver_call, put, put_optional, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::machine::{Action, Session};
 use crate::memory::Home;
 

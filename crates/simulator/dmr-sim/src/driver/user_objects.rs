@@ -3,11 +3,10 @@
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
-use super::chapter::{chapter, put, required};
 use super::graph::graph_of;
+use super::{Scope, chapter, driver_call, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::machine::{HostCall, HostPtr, Session, UserObject};
 
 chapter![

@@ -5,10 +5,9 @@
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
-use super::chapter::{chapter, put, required};
+use super::{Scope, chapter, driver_call, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::driver::call::{Scope, driver_call};
 use crate::machine::{Machine, Session};
 use crate::memory::Rights;
 use crate::memory::virtual_memory::GRANULARITY;
