@@ -4,8 +4,10 @@
 // Each test file compiles this module and uses a part of it.
 #![allow(dead_code)]
 
+pub(crate) mod calls;
 pub(crate) mod generate;
 pub(crate) mod gpu;
+pub(crate) mod graphs;
 pub(crate) mod judge;
 pub(crate) mod late;
 pub(crate) mod model;
@@ -17,3 +19,4 @@ pub(crate) mod rng;
 pub(crate) mod run;
 pub(crate) mod shrink;
 pub(crate) mod virtual_memory;
+pub(crate) mod words;
