@@ -24,31 +24,21 @@
 //! # }
 //! ```
 //!
-//! The modules, from the driver's interface inwards:
+//! The rooms, from the program's side down. A room uses only those below it, and no file of it
+//! uses one of a room above; nothing is left that would need an exception. In `driver`, the table
+//! of symbols has `cuGetProcAddress` in it, which looks functions up in the table.
 //!
-//! | module | what it holds |
+//! | room | what is in it |
 //! | --- | --- |
-//! | `elf`, `install` | a shared object in memory, found by cudarc under the driver's name |
-//! | `boot` | a universe for a whole process |
-//! | `driver` | the driver's functions, one file per chapter of its manual, and the names that are refused |
-//! | `abi`, `codes`, `attributes`, `handle` | C types, result codes, attributes of devices, handles |
-//! | `session`, `registry` | one call: its universe, counting, faults, the lock |
-//! | `engine`, `running`, `machine`, `end_times` | submission and execution: clocks, dependencies, the scheduler, and when work ended |
-//! | `checks` | the order of checks, also of launches whose footprint is known only when they have run |
-//! | `shadow`, `history`, `findings`, `report` | the state of the checks, the history of each byte, and findings about accesses |
-//! | `regions`, `freed` | the blocks of pools, and freed memory |
-//! | `store`, `bytes`, `address`, `driver_pool` | bytes, addresses, and `CUmemoryPool` |
-//! | `memory_map` | the owners of addresses: live allocations, mappings, and rights |
-//! | `virtual_memory`, `mapping` | reserved addresses, physical memory, and mappings |
-//! | `stream_memory`, `words` | words that streams write and wait for, and the resulting order |
-//! | `kernel`, `callback` | kernels as closures, host callbacks |
-//! | `interpreter` | kernels as PTX, which `dmr-ptx` runs |
-//! | `recorder`, `recording`, `byte_set` | the bytes that a kernel touches, recorded while it runs |
-//! | `graph` | graphs: captured, or made node by node; executable graphs and their launches |
-//! | `image`, `module`, `objects` | PTX in the images that programs load, loaded modules, and what programs set through the driver |
-//! | `label`, `python` | the places of the program where operations are submitted |
-//! | `refusal`, `compiler_log` | what is not supported, with the reasons |
-//! | `faults` | calls that fail, do nothing, or stop half-way |
+//! | `process` | how the simulator becomes the driver of a process: a shared object in memory (`elf`, `install`), a universe before `main` (`boot`), the interface of tests (`universe`) |
+//! | `driver` | the driver's functions, one file per chapter of its manual, and those that are refused; `call` is what all of them do: universe, faults, lock |
+//! | `machine` | one simulated machine: its `state`; submission and execution (`engine`, `running`, `waiting`, `order`); the effects of calls (`transfers`, `virtual_memory`, `pinned`, `stream_memory`, `events`, `launch`); graphs (`graph`, `executable`); `session` is one call that holds its lock |
+//! | `check` | what is found: the state of each byte (`history`), of blocks (`shadow`, `regions`, `freed`) and words (`words`); checks that wait (`log`); `findings`, `report` |
+//! | `kernel` | kernels as closures (`body`) and as PTX (`interpreter`, `image`), the memory that they see (`memory`), and what they touch (`recorder`, `recording`, `byte_set`) |
+//! | `memory` | addresses, allocations (`memory_map`), `mapping`s, bytes (`store`, `bytes`), and `CUmemoryPool` (`driver_pool`) |
+//! | `access` | an access: the operation that makes it (`origin`, `site`), what comes before that (`clock`), its `kind` and its `range` |
+//! | `host` | what a process and its threads have beside a machine: forks, `cuInit`, current contexts, labels, planted faults, locks |
+//! | `abi` | C types, result codes, attributes of devices, handles |
 //!
 //! Findings are collected and never panic: [`Universe::finish`] returns them at the end of a test.
 

@@ -1,8 +1,13 @@
-//! Vector clocks over streams.
+//! Vector clocks over streams: which operations come before which.
 //!
 //! A stream's operations are numbered from 1. A clock has, for each stream, the last operation that
-//! is known to come before. Host threads submit work and find it complete, but do not access device
-//! memory themselves, so they have clocks and no component in them.
+//! is known to come before; because a stream executes in order, all earlier ones do, too. So one
+//! number a stream is enough, and "ordered" is a comparison: an operation comes before another if
+//! the other's clock has its number. Waits for events and for words, and the legacy stream, join
+//! clocks.
+//!
+//! Host threads submit work and find it complete, but do not access device memory themselves, so
+//! they have clocks and no component in them.
 
 use smallvec::SmallVec;
 

@@ -4,6 +4,10 @@
 //! then are enough: an operation that is ordered after these is ordered after all earlier ones.
 //! Atomic writes, and writes of words by streams, need no order among each other, so one of them
 //! replaces no other stream's.
+//!
+//! Bytes with the same past share a segment. An access cuts the segments at its two ends, compares
+//! itself with each segment between, and becomes part of them; a plain write replaces them by one.
+//! So a program that touches whole blocks has one segment a block, however large it is.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,7 +4,11 @@
 //! Checks run at submission. Every edge of the happens-before relation points from an earlier to
 //! a later submission (a wait binds the record that was most recent at the call; the host finds
 //! complete only submitted work), so the order of submission is one of its linearisations, and a
-//! clock at submission has all operations that come before.
+//! clock at submission has all operations that come before. A finding therefore does not depend on
+//! the order in which the scheduler executes the work.
+//!
+//! An access first has to be inside of one live block that the device can reach; what is left of it
+//! is compared with the declaration of its launch, and then with the history of its bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -3,8 +3,12 @@
 //!
 //! Races are found at submission, and a wait may be submitted before the write that it waits for.
 //! Until such a write is submitted the wait is *open*: the operations that it comes after are not
-//! known, so no work behind it is reported as unordered. Words are identified by their physical
-//! address.
+//! known, so no work behind it is reported as unordered. When the write is submitted the wait is
+//! closed, and every clock that has the wait gets the clock of the write; clocks that were taken
+//! before, by logged checks, get it when they are used (`up_to_date`).
+//!
+//! If several writes can end a wait, only what comes before all of them is known to come before the
+//! wait. Words are identified by their physical address.
 
 use std::collections::{BTreeMap, VecDeque};
 

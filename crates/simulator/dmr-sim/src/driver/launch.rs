@@ -93,7 +93,8 @@ impl LaunchAttributes {
             {
                 return Err(ERROR_NOT_SUPPORTED);
             }
-            0..=attribute::LAST => {} // no effect on the result: caches, priorities, scheduling, domains
+            // No effect on the result: caches, priorities, scheduling, domains.
+            0..=attribute::LAST => {}
             _ => return Err(ERROR_INVALID_VALUE),
         }
         Ok(())

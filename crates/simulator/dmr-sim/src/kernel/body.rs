@@ -1,4 +1,4 @@
-//! Kernels as closures: the arguments of a launch, its footprint, its body.
+//! A kernel as a closure: its declared footprint, and its body.
 
 use std::sync::Arc;
 

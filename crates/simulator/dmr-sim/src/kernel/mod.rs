@@ -1,4 +1,7 @@
 //! Kernels: their arguments, footprints and bodies, the PTX in images, and its interpreter.
+//!
+//! A kernel is a closure, also one as PTX: its body calls the interpreter. It sees its memory as
+//! [`KernelMemory`], which permits and records each access.
 
 pub(crate) mod args;
 pub(crate) mod body;

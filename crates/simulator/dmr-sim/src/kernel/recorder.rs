@@ -81,7 +81,7 @@ impl<'a> Recorder<'a> {
         self.allocation_around(ptr, 1).map_or(0, |found| len.min(found.range.end() - ptr))
     }
 
-    /// Returns the allocation that contains `len` bytes at `ptr`: a live allocation, or memory that was
+    /// Returns the allocation that contains `len` bytes at `ptr`: a live one, or memory that was
     /// freed after the launch was submitted. Its address can belong to a smaller allocation now.
     fn allocation_around(&self, ptr: u64, len: u64) -> Option<Allocation> {
         let live = self.present.allocation_around(ptr);

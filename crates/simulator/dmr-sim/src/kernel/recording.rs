@@ -1,5 +1,10 @@
 //! The footprint of a launch that is recorded while it runs: the bytes that it touches, and the
 //! places in the kernel that touch them.
+//!
+//! A launch is one operation for the checks, so only what it does to the outside is kept: the bytes
+//! that it reads before it has written them itself, and those that it writes, as sets. Accesses of
+//! neighbouring threads join in these sets, which is why the boundaries that one access crosses are
+//! kept beside them. Races inside of a launch are the interpreter's matter.
 
 use std::sync::Arc;
 

@@ -46,7 +46,7 @@ pub(crate) struct Config {
     pub(crate) thread_names: bool,
     /// True if a device can access the memory of the others.
     pub(crate) peer_paths: bool,
-    /// Attributes whose values replace those of [`device_attribute`].
+    /// Attributes whose values replace those of `device_attribute`.
     pub(crate) attributes: BTreeMap<c_int, c_int>,
     /// The checks and limits of kernels that run as PTX.
     pub(crate) checks: Checks,

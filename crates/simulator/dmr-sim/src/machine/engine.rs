@@ -1,10 +1,13 @@
 //! Submission and execution of operations.
 //!
-//! Submission sets an operation's clock and its dependencies. It is executed later, in an order
-//! that the policy picks among all that stream order and dependencies allow. Dependencies point
-//! backwards in submission order, so there is always an operation that can run, unless all that are
-//! left wait for words, which a later submission or the program may write, or which are never
-//! written.
+//! Submission sets an operation's clock and its dependencies, and returns to the program at once.
+//! The work is executed lazily: when a call waits for it, or by chance, in an order that the policy
+//! picks among all that stream order and dependencies allow. So a program that relies on an order
+//! which it has not established sees another one.
+//!
+//! Dependencies point backwards in submission order, so there is always an operation that can run,
+//! unless all that are left wait for words, which a later submission or the program may write, or
+//! which are never written.
 
 use std::collections::HashSet;
 
@@ -198,8 +201,9 @@ impl Machine {
         }
     }
 
-    /// Returns the stream whose next operation `target` needs first; any stream if that is not
-    /// known, because a word is waited for.
+    /// Returns the stream whose next operation `target` needs first: follows unfinished
+    /// dependencies from stream to stream until one can run. Any stream if that is not known,
+    /// because a word is waited for whose writer is not submitted.
     fn needed_for(&mut self, target: Epoch) -> Option<u32> {
         let mut stream = target.stream;
         // Dependencies have no cycles, but waits for words can.

@@ -3,8 +3,11 @@
 //! A launch is one operation of its stream: its nodes come after all earlier work of the stream,
 //! and all later work of the stream comes after them. Between them only the edges order. For that,
 //! an executable graph has streams of its own, its lanes: a node follows one of its dependencies on
-//! that one's lane, and waits for the others. Each launch comes after the one before of the same
-//! executable graph, as the driver's manual says.
+//! that one's lane, and waits for the others. Nodes on different lanes without a path of edges are
+//! as unordered as work of two streams, so the same checks find their races. A graph needs as many
+//! lanes as nodes begin without a dependency that ends a lane, and keeps them for all its launches.
+//! Each launch comes after the one before of the same executable graph, as the driver's manual
+//! says.
 
 use std::collections::{BTreeSet, HashMap};
 

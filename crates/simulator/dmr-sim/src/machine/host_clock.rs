@@ -1,4 +1,9 @@
-//! The clock of the host: the operations that its threads have found complete.
+//! The clocks of host threads: the operations that each has found complete.
+//!
+//! A host thread orders work by waiting: when it has waited for an operation, all that it submits
+//! later comes after that operation and after all that come before it. By default what one thread
+//! has found is known to all, because the simulator sees no mutex and no channel by which threads
+//! tell each other; with [`HostOrder::PerThread`] a test says so itself.
 
 use std::collections::HashMap;
 use std::thread::ThreadId;

@@ -1,5 +1,8 @@
 //! A kernel that runs without the lock, so that other threads can make calls that do not need its
 //! memory.
+//!
+//! The kernel takes the memory out of the machine and puts it back at its end. Meanwhile a call
+//! either needs no memory and no check (`runs_beside_kernels`), or waits.
 
 use smallvec::SmallVec;
 

@@ -1,4 +1,4 @@
-//! What the scheduler and the threads that wait know of queued work.
+//! Counts of queued work and of the threads that wait for it.
 
 /// The state of the scheduler.
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! The state of one simulated machine: devices, contexts, streams, events, pools, modules.
 //!
-//! One lock guards all of it (see `session.rs`). `engine.rs` submits and executes operations
-//! (`operation.rs`), `checks.rs` checks them; `memory.rs` has their effects on memory.
+//! One lock guards all of it (see `shared.rs`). `engine.rs` submits and executes operations
+//! (`operation.rs`), `checks.rs` checks them; `transfers.rs` has their effects on memory.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;

@@ -127,7 +127,9 @@ impl Session<'_> {
     }
 
     /// Starts a thread that runs the work that the host may wait for without a driver call, if
-    /// there is some.
+    /// there is some. A program can poll a word in pinned memory, or wait for a message of its host
+    /// function, and makes no call in which work could run; so after a pause without calls, or when
+    /// such work is old, this thread makes progress instead.
     pub(crate) fn run_for_host(&mut self) {
         if self.scheduler.host_may_wait == 0 || self.scheduler.runs_for_host {
             return;

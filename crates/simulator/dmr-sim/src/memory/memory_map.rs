@@ -2,7 +2,7 @@
 //!
 //! A machine has two of these. One is the present state: what calls return and what the hardware
 //! enforces. The other is part of the shadow: the state after the last operation that was checked,
-//! which is older while a launch with a recorded footprint has not run (see `checks.rs`).
+//! which is older while a launch with a recorded footprint has not run (see `check/log.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
