@@ -4,8 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use crate::access::{AddressRange, Allowed, Declaration, DisjointRanges};
-use crate::check::undeclared::name;
-use crate::check::{Check, Findings, Report, ReportKind, Shadow, Undeclared};
+use crate::check::{Check, Findings, Report, ReportKind, Shadow, Undeclared, undeclared::name};
 
 impl Shadow {
     /// Finds the blocks of the uses of a declaration, once.

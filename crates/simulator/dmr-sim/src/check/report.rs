@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::access::{AddressRange, Site};
-use crate::check::Undeclared;
-use crate::check::undeclared::name;
+use crate::check::{Undeclared, undeclared::name};
 
 /// A finding of the simulator.
 #[derive(Clone, Debug)]

@@ -21,8 +21,10 @@ use crate::check::{
     ReportKind, Words,
 };
 use crate::kernel::ByteSet;
-use crate::memory::address::{ALIGNMENT, device_of, is_virtual};
-use crate::memory::{Allocation, Mapping, MemoryMap};
+use crate::memory::{
+    Allocation, Mapping, MemoryMap,
+    address::{ALIGNMENT, device_of, is_virtual},
+};
 
 /// The history of all memory of a universe: devices and pinned host memory, by address (of mapped
 /// memory, by its physical address).

@@ -4,14 +4,11 @@ use std::sync::atomic::Ordering;
 
 use crate::abi::handle::{self, Kind};
 use crate::abi::*;
-use crate::host::callback;
-use crate::host::current_context::current_context;
-use crate::host::fork::refuse_in_child;
-use crate::host::initialised::refuse_before;
-use crate::host::python;
-use crate::host::{Frames, Instead};
-use crate::machine::registry;
-use crate::machine::{Inside, Session};
+use crate::host::{
+    Frames, Instead, callback, current_context::current_context, fork::refuse_in_child,
+    initialised::refuse_before, python,
+};
+use crate::machine::{Inside, Session, registry};
 
 /// The argument by which a call finds its universe.
 #[derive(Clone, Copy)]
@@ -50,28 +47,25 @@ pub(crate) fn driver_call(
     }
     let _inside = Inside::enter();
     let call = std::panic::AssertUnwindSafe(|| {
+        let context_of =
+            |handle| handle::decode(Kind::Context, handle).map_err(|_| ERROR_INVALID_CONTEXT);
         let (id, context) = match scope {
             Scope::ContextOr(object) if current_context() == 0 => (handle::universe(object), None),
             Scope::Context | Scope::ContextOr(_) | Scope::Stream(0..=STREAM_PER_THREAD) => {
-                let (id, context) = handle::decode(Kind::Context, current_context())
-                    .map_err(|_| ERROR_INVALID_CONTEXT)?;
+                let (id, context) = context_of(current_context())?;
                 (id, Some(context))
             }
+            Scope::ContextHandle(context) => {
+                let (id, context) = context_of(context)?;
+                (id, Some(context))
+            }
+            Scope::AnyContext(context) => (context_of(context)?.0, None),
             Scope::Stream(stream) => (handle::decode(Kind::Stream, stream)?.0, None),
             Scope::Event(event) => (handle::decode(Kind::Event, event)?.0, None),
             Scope::Pool(pool) => (handle::decode(Kind::Pool, pool)?.0, None),
             Scope::Memory(memory) => {
                 let decoded = handle::decode(Kind::Memory, memory);
                 (decoded.map_err(|_| ERROR_INVALID_VALUE)?.0, None)
-            }
-            Scope::ContextHandle(context) => {
-                let (id, context) =
-                    handle::decode(Kind::Context, context).map_err(|_| ERROR_INVALID_CONTEXT)?;
-                (id, Some(context))
-            }
-            Scope::AnyContext(context) => {
-                let decoded = handle::decode(Kind::Context, context);
-                (decoded.map_err(|_| ERROR_INVALID_CONTEXT)?.0, None)
             }
             Scope::Device(device) => (registry::universe_of_ordinal(device)?.id, None),
         };

@@ -7,9 +7,11 @@ use super::graph::read_nodes;
 use super::{Scope, chapter, driver_call, put, put_optional, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::host::capture_mode::{GLOBAL, MODE_OF_THREAD, RELAXED};
-use crate::host::current_context::current_context;
-use crate::host::fork::refuse_in_child;
+use crate::host::{
+    capture_mode::{GLOBAL, MODE_OF_THREAD, RELAXED},
+    current_context::current_context,
+    fork::refuse_in_child,
+};
 use crate::machine::{Capture, Session, StreamKind};
 
 chapter![

@@ -10,10 +10,8 @@ use super::{chapter, put};
 use crate::abi::*;
 use crate::access::{AddressRange, DeclaredUse};
 use crate::check::LibraryBlock;
-use crate::host::callback;
-use crate::host::fork::is_forked_child;
-use crate::machine::registry;
-use crate::machine::{Inside, Session};
+use crate::host::{callback, fork::is_forked_child};
+use crate::machine::{Inside, Session, registry};
 
 chapter![
     dmrSimUniverseOf,
@@ -226,7 +224,7 @@ impl Session<'_> {
     /// Removes a region of a pool.
     pub(crate) fn region_freed(&mut self, ptr: u64) {
         let by = self.site("free of a pool's region");
-        let clock = self.clock_of_all_threads();
+        let clock = self.host.of_all_threads();
         self.check_after(clock, move |shadow, before, out| {
             shadow.region_freed(ptr, by, before, out);
         });

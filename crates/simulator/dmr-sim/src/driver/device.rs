@@ -4,8 +4,10 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use super::{Scope, chapter, driver_call, put};
 use crate::abi::*;
-use crate::host::fork::refuse_in_child;
-use crate::host::initialised::{initialised, refuse_before};
+use crate::host::{
+    fork::refuse_in_child,
+    initialised::{initialised, refuse_before},
+};
 use crate::machine::registry;
 
 chapter![

@@ -5,8 +5,7 @@ use std::ffi::{c_char, c_int, c_ulonglong};
 use super::{Scope, chapter, driver_call, put, put_optional, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::machine::graph::AUTO_FREE_ON_LAUNCH;
-use crate::machine::{NodeWork, Session};
+use crate::machine::{NodeWork, Session, graph::AUTO_FREE_ON_LAUNCH};
 
 chapter![
     cuGraphInstantiateWithFlags,

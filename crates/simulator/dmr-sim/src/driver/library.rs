@@ -7,8 +7,7 @@ use super::module::{enumerate, put_variable, read};
 use super::{Scope, chapter, driver_call, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::kernel::image::bytes_of;
-use crate::kernel::{CompilerLog, LogBuffers, Refused};
+use crate::kernel::{CompilerLog, LogBuffers, Refused, image::bytes_of};
 
 chapter![
     cuLibraryLoadData,

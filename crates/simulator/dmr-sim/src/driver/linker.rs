@@ -5,8 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use super::{Scope, chapter, driver_call, put, put_optional, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::kernel::image::unwrap;
-use crate::kernel::{CompilerLog, Linker, LogBuffers, Refused};
+use crate::kernel::{CompilerLog, Linker, LogBuffers, Refused, image::unwrap};
 
 chapter![cuLinkCreate_v2, cuLinkAddData_v2, cuLinkAddFile_v2, cuLinkComplete, cuLinkDestroy,];
 

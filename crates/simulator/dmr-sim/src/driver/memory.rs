@@ -4,9 +4,9 @@ use std::ffi::c_uint;
 
 use super::{Scope, chapter, driver_call, put, required};
 use crate::abi::*;
-use crate::host::current_context::current_context;
-use crate::host::fork::refuse_in_child;
-use crate::host::initialised::refuse_before;
+use crate::host::{
+    current_context::current_context, fork::refuse_in_child, initialised::refuse_before,
+};
 
 chapter![
     cuMemAlloc_v2,

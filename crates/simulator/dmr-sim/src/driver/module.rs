@@ -5,8 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use super::{Scope, chapter, driver_call, put, put_optional, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::kernel::image::bytes_of;
-use crate::kernel::{CompilerLog, LogBuffers, Refused};
+use crate::kernel::{CompilerLog, LogBuffers, Refused, image::bytes_of};
 use crate::machine::Session;
 
 chapter![

@@ -6,10 +6,8 @@ use super::context::end;
 use super::{Scope, chapter, driver_call, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
-use crate::machine::Session;
-use crate::machine::registry;
-use crate::memory::Home;
-use crate::memory::address;
+use crate::machine::{Session, registry};
+use crate::memory::{Home, address};
 
 chapter![
     cuDevicePrimaryCtxRetain,

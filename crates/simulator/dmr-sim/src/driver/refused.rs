@@ -10,8 +10,7 @@ use std::ffi::c_int;
 
 use super::{Scope, driver_call};
 use crate::abi::{Code, ERROR_INVALID_CONTEXT, ERROR_INVALID_DEVICE, ERROR_NOT_SUPPORTED};
-use crate::host::CallCounts;
-use crate::host::current_context::current_context;
+use crate::host::{CallCounts, current_context::current_context};
 use crate::machine::Session;
 
 /// Makes one function for each name. On the platforms of the simulator the caller of a C function

@@ -9,8 +9,7 @@ use super::{Scope, chapter, driver_call, put, required};
 use crate::abi::handle::Kind;
 use crate::abi::*;
 use crate::machine::{Machine, Session};
-use crate::memory::Rights;
-use crate::memory::virtual_memory::GRANULARITY;
+use crate::memory::{Rights, virtual_memory::GRANULARITY};
 
 chapter![
     cuMemGetAllocationGranularity,

@@ -121,41 +121,25 @@ impl<'a> KernelMemory<'a> {
     /// Reads the bytes at `ptr`. Returns whether the kernel can access them; if not, `into` is
     /// unchanged.
     pub fn try_read(&mut self, ptr: u64, into: &mut [u8]) -> bool {
-        let may = self.permits(ptr, into.len() as u64, AccessKind::Read);
-        if may {
-            self.memory.read(ptr, into);
-        }
-        may
+        self.read_as(AccessKind::Read, ptr, into)
     }
 
     /// Overwrites the bytes at `ptr`. Returns whether the kernel can access them; if not, nothing
     /// happens.
     pub fn try_write(&mut self, ptr: u64, bytes: &[u8]) -> bool {
-        let may = self.permits(ptr, bytes.len() as u64, AccessKind::Write);
-        if may {
-            self.memory.write(ptr, bytes);
-        }
-        may
+        self.write_as(AccessKind::Write, ptr, bytes)
     }
 
     /// Reads the bytes at `ptr` by an atomic operation, which does not race with other atomic
     /// operations. Returns as [`try_read`](Self::try_read) does.
     pub fn read_atomic(&mut self, ptr: u64, into: &mut [u8]) -> bool {
-        let may = self.permits(ptr, into.len() as u64, AccessKind::AtomicRead);
-        if may {
-            self.memory.read(ptr, into);
-        }
-        may
+        self.read_as(AccessKind::AtomicRead, ptr, into)
     }
 
     /// Overwrites the bytes at `ptr` by an atomic operation. Returns as
     /// [`try_write`](Self::try_write) does.
     pub fn write_atomic(&mut self, ptr: u64, bytes: &[u8]) -> bool {
-        let may = self.permits(ptr, bytes.len() as u64, AccessKind::AtomicWrite);
-        if may {
-            self.memory.write(ptr, bytes);
-        }
-        may
+        self.write_as(AccessKind::AtomicWrite, ptr, bytes)
     }
 
     /// Reads the bytes at `ptr` into `value`, lets `change` change them, and writes them back, as
@@ -223,6 +207,24 @@ impl<'a> KernelMemory<'a> {
             Permitted::Declared { outside, .. } => (outside, Recording::default(), None),
             Permitted::Recorded(recorder) => (Vec::new(), recorder.recording, recorder.fault),
         }
+    }
+
+    #[inline]
+    fn read_as(&mut self, kind: AccessKind, ptr: u64, into: &mut [u8]) -> bool {
+        let may = self.permits(ptr, into.len() as u64, kind);
+        if may {
+            self.memory.read(ptr, into);
+        }
+        may
+    }
+
+    #[inline]
+    fn write_as(&mut self, kind: AccessKind, ptr: u64, bytes: &[u8]) -> bool {
+        let may = self.permits(ptr, bytes.len() as u64, kind);
+        if may {
+            self.memory.write(ptr, bytes);
+        }
+        may
     }
 
     /// Returns whether the access happens, and records it, or that it is outside of the footprint.

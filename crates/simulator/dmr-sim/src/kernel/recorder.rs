@@ -3,8 +3,7 @@
 use crate::abi::{Code, ERROR_ILLEGAL_ADDRESS};
 use crate::access::{AccessKind, AddressRange, KernelSite};
 use crate::kernel::{Lanes, Recording};
-use crate::memory::address::is_virtual;
-use crate::memory::{LateFree, LateFrees, MemoryMap, Reach};
+use crate::memory::{LateFree, LateFrees, MemoryMap, Reach, address::is_virtual};
 
 /// The recorder of one launch that runs.
 pub(crate) struct Recorder<'a> {

@@ -18,8 +18,7 @@ use crate::access::{AddressRange, Epoch};
 use crate::machine::{
     Action, HostCall, Machine, Op, Policy, RunningKernel, SeenByHost, StreamKind,
 };
-use crate::memory::Reach;
-use crate::memory::address::is_virtual;
+use crate::memory::{Reach, address::is_virtual};
 
 pub(crate) type Deps = SmallVec<[Epoch; 2]>;
 

@@ -11,10 +11,8 @@ use std::sync::Arc;
 use crate::abi::*;
 use crate::access::{AddressRange, Operation};
 use crate::check::{Report, ReportKind};
-use crate::machine::graph::AUTO_FREE_ON_LAUNCH;
-use crate::machine::{Action, GraphMemory, Machine, NodeWork, Session};
-use crate::memory::address::ALIGNMENT;
-use crate::memory::{Allocation, Home};
+use crate::machine::{Action, GraphMemory, Machine, NodeWork, Session, graph::AUTO_FREE_ON_LAUNCH};
+use crate::memory::{Allocation, Home, address::ALIGNMENT};
 
 /// Returns the bytes of a device that an allocation takes.
 fn taken(bytes: u64) -> u64 {

@@ -72,7 +72,8 @@ impl HostClock {
         std::iter::once(&mut self.shared).chain(self.per_thread.values_mut())
     }
 
-    /// Returns the operations that some thread has found complete.
+    /// Returns the operations that some thread has found complete: a lock of the program may order
+    /// the threads.
     pub(crate) fn of_all_threads(&self) -> Clock {
         let mut all = self.shared.clone();
         self.per_thread.values().for_each(|clock| all.join(clock));

@@ -5,21 +5,10 @@ use crate::access::{Clock, Epoch};
 use crate::machine::Machine;
 
 impl Machine {
-    /// Returns the clock of the calling host thread: the operations that it has found complete.
-    pub(crate) fn host_clock(&self) -> Clock {
-        self.host.of_this_thread()
-    }
-
     /// Returns whether the calling host thread has found the operation, and all that come before,
     /// complete.
     pub(crate) fn host_has_found(&self, epoch: Epoch) -> bool {
         epoch.seq == 0 || self.host.covers(epoch)
-    }
-
-    /// Returns the operations that some host thread has found complete: a lock of the program may
-    /// order the threads.
-    pub(crate) fn clock_of_all_threads(&self) -> Clock {
-        self.host.of_all_threads()
     }
 
     /// Adds `clock` to the clock of the calling host thread.

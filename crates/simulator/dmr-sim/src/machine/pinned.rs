@@ -5,8 +5,7 @@ use std::alloc::Layout;
 use crate::abi::*;
 use crate::access::AddressRange;
 use crate::machine::{HostAllocation, Machine, Session};
-use crate::memory::address;
-use crate::memory::{Allocation, Home};
+use crate::memory::{Allocation, Home, address};
 
 /// The alignment of pinned memory: a page.
 const PAGE: usize = 4096;
@@ -73,7 +72,7 @@ impl Session<'_> {
     /// the memory any more; but the program must have ordered the free itself.
     pub(crate) fn unpin(&mut self, at: u64, registered: bool) -> Outcome {
         self.pinned_block(at, registered)?;
-        let clock = self.host_clock();
+        let clock = self.host.of_this_thread();
         self.run_all();
         self.pinned_block(at, registered)?; // another thread may have freed it meanwhile
         let by = self.site("free");

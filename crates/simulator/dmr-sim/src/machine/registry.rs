@@ -6,8 +6,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock, Weak};
 
 use crate::abi::*;
-use crate::host::fork;
-use crate::host::sync::{read, write};
+use crate::host::{
+    fork,
+    sync::{read, write},
+};
 use crate::machine::{Config, Machine, Shared};
 
 #[derive(Default)]

@@ -7,8 +7,7 @@ use std::sync::{Arc, MutexGuard};
 
 use crate::abi::handle::{self, Kind};
 use crate::abi::*;
-use crate::host::current_context::current_context;
-use crate::host::sync::lock;
+use crate::host::{current_context::current_context, sync::lock};
 use crate::kernel::Refusal;
 use crate::machine::{Machine, Shared, StreamKind};
 

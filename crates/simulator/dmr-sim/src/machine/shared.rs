@@ -3,8 +3,10 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-use crate::host::sync::{ignore_poison, lock};
-use crate::host::{Faults, Frames};
+use crate::host::{
+    Faults, Frames,
+    sync::{ignore_poison, lock},
+};
 use crate::machine::Machine;
 
 /// A universe, shared by the driver's functions.

@@ -14,8 +14,7 @@ use crate::abi::attributes::device_attribute;
 use crate::abi::*;
 use crate::access::{Clock, Epoch, GraphNode, Origin, Site};
 use crate::check::{CheckLog, Findings, Shadow};
-use crate::host::CallStack;
-use crate::host::label;
+use crate::host::{CallStack, label};
 use crate::kernel::{Kernels, Refusal};
 use crate::machine::{
     Config, Declarations, EndTimes, GraphUsage, Graphs, HostClock, Objects, Op, Scheduler,

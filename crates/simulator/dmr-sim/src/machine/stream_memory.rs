@@ -109,7 +109,7 @@ impl Machine {
         if self.checks.log.is_empty() && !self.checks.shadow.words.is_open(wait) {
             return;
         }
-        let mut all = self.host_clock();
+        let mut all = self.host.of_this_thread();
         for stream in 0..self.streams.len() as u32 {
             let seq = self.streams[stream as usize].executed;
             all.raise(Epoch { stream, seq });

@@ -8,9 +8,7 @@ use smallvec::SmallVec;
 use crate::abi::*;
 use crate::access::{AccessKind, AccessedRanges, AddressRange, Clock, Epoch, Operation, Site};
 use crate::machine::{Action, CopyWork, FillWork, HostPtr, Machine, NodeWork, Rows, Session};
-use crate::memory::address::ALIGNMENT;
-use crate::memory::driver_pool;
-use crate::memory::{Allocation, Grant, Home, Known, Rights};
+use crate::memory::{Allocation, Grant, Home, Known, Rights, address::ALIGNMENT, driver_pool};
 
 impl Machine {
     /// `cuMemAlloc`: of exactly these bytes, and ordered before all later work of the caller.
@@ -225,7 +223,7 @@ impl Machine {
         let streams = &self.streams;
         let executed = |epoch: Epoch| streams[epoch.stream as usize].executed >= epoch.seq;
         let clock = &streams[stream as usize].clock;
-        let host = &self.host_clock();
+        let host = &self.host.of_this_thread();
         ask(&mut self.pools[pool as usize], &Known { stream, clock, host, executed: &executed })
     }
 
@@ -303,7 +301,7 @@ impl Session<'_> {
             self.synchronize(|stream| stream.device == device);
         }
         let by = self.site("free");
-        let clock = self.host_clock();
+        let clock = self.host.of_this_thread();
         let machine = &mut **self;
         let freed = machine.remove_allocation(at, by, clock);
         match freed.ok_or(ERROR_INVALID_VALUE)? {

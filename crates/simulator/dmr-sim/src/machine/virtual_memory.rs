@@ -217,7 +217,7 @@ impl Machine {
     /// Reports a use of a mapping that the host has not found complete, and that needs more rights
     /// than `left`.
     fn check_pending(&mut self, start: u64, left: Rights, by: &Site) {
-        let clock = self.host_clock();
+        let clock = self.host.of_this_thread();
         let by = by.clone();
         self.check(move |machine| {
             let clock = machine.checks.shadow.words.up_to_date(clock);

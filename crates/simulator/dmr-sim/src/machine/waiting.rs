@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::access::Epoch;
-use crate::host::callback;
-use crate::host::sync::{ignore_poison, lock};
+use crate::host::{
+    callback,
+    sync::{ignore_poison, lock},
+};
 use crate::machine::{HostCall, Machine, Progress, RunningKernel, Session, Stream};
 
 /// The time for which the thread that started a host callback waits for it: a callback that

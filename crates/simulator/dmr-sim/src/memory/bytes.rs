@@ -2,8 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::memory::address::is_on_device;
-use crate::memory::{Mappings, Store};
+use crate::memory::{Mappings, Store, address::is_on_device};
 
 /// All memory: device memory in the store, pinned host memory in the host's.
 pub(crate) struct Memory<'a> {

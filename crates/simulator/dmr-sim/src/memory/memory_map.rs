@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::access::{Operation, Origin};
-use crate::memory::address::{device_of, is_virtual};
-use crate::memory::{Mappings, Reach, Rights};
+use crate::memory::{
+    Mappings, Reach, Rights,
+    address::{device_of, is_virtual},
+};
 
 /// Live allocations by address, mappings, and the rights to the memory of pools.
 #[derive(Default)]

@@ -9,10 +9,8 @@ use std::sync::OnceLock;
 
 use dmr_ptx::{Checks, Limits};
 
-use crate::check::ReportKind;
-use crate::check::report::KINDS;
-use crate::host::fork::is_forked_child;
-use crate::host::initialised::await_initialisation;
+use crate::check::{ReportKind, report::KINDS};
+use crate::host::{fork::is_forked_child, initialised::await_initialisation};
 use crate::kernel::Refusal;
 use crate::machine::Policy;
 use crate::process::install::{Driver, SelectError, select, serve_as_library};

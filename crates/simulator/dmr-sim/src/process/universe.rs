@@ -8,12 +8,9 @@ use dmr_ptx::{Checks, Limits};
 use crate::abi::Code;
 use crate::access::{Clock, DeclaredUse};
 use crate::check::{Report, ReportKind, Verdict};
-use crate::host::callback;
-use crate::host::fork::is_forked_child;
-use crate::host::{CallCounts, Frames, Hold};
+use crate::host::{CallCounts, Frames, Hold, callback, fork::is_forked_child};
 use crate::kernel::{Footprint, Kernel, KernelArgs, KernelMemory, Refusal};
-use crate::machine::registry;
-use crate::machine::{Config, HostOrder, Policy, Session, Shared};
+use crate::machine::{Config, HostOrder, Policy, Session, Shared, registry};
 use crate::process::install::{InstallError, install};
 
 /// One simulated machine: its devices occupy CUDA ordinals of their own until it ends.
@@ -390,7 +387,7 @@ impl Universe {
     /// thread ([`HostOrder::PerThread`]).
     #[must_use]
     pub fn publish(&self) -> HostToken {
-        HostToken(self.session().host_clock())
+        HostToken(self.session().host.of_this_thread())
     }
 
     /// Adds the clock of the publishing host thread to that of the calling one.
