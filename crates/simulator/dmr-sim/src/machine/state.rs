@@ -30,7 +30,7 @@ pub(crate) struct Machine {
     pub(crate) contexts: Vec<Context>,
     /// All streams; never shrinks, because an index is a stream's component in every clock.
     pub(crate) streams: Vec<Stream>,
-    pub(crate) numbers: StreamNumbers,
+    pub(super) numbers: StreamNumbers,
     pub(crate) events: HashMap<u32, Event>,
     pub(crate) next_event: u32,
     pub(crate) pools: Vec<DriverPool>,
@@ -39,12 +39,12 @@ pub(crate) struct Machine {
     pub(crate) objects: Objects,
     pub(crate) graphs: Graphs,
     /// The node of a graph whose work is being submitted, and the launch of the graph.
-    pub(crate) node: Option<(GraphNode, Epoch)>,
+    pub(super) node: Option<(GraphNode, Epoch)>,
     pub(crate) captures: u32,
     pub(crate) memory: MemoryState,
-    pub(crate) virtual_memory: VirtualMemory,
+    pub(super) virtual_memory: VirtualMemory,
     /// Pinned host memory that the simulator has allocated, by address.
-    pub(crate) pinned: HashMap<u64, HostAllocation>,
+    pub(super) pinned: HashMap<u64, HostAllocation>,
     pub(crate) checks: Checks,
     pub(crate) refusals: Vec<Refusal>,
     /// The declarations of launches that are in force.
