@@ -11,8 +11,8 @@ use dmr_core::{AllocTag, BlockUse, DeviceBlock, Generation, MemoryObserver};
 
 use crate::library::optional;
 
-/// The functions of `dmr_sim::driver::carved`. Their results are ignored: they fail only in a
-/// universe that has ended, which reports nothing.
+/// The functions of `dmr_sim::driver::block_reports`. Their results are ignored: they fail only in
+/// a universe that has ended, which reports nothing.
 pub(crate) struct SimulatedDriver {
     universe: u32,
     heap_created: unsafe extern "C" fn(u32, u64, u64) -> c_int,

@@ -24,9 +24,9 @@
 //! # }
 //! ```
 //!
-//! The rooms, from the program's side down. A room uses only those below it, and no file of it
-//! uses one of a room above; nothing is left that would need an exception. In `driver`, the table
-//! of symbols has `cuGetProcAddress` in it, which looks functions up in the table.
+//! The rooms, from the program's side down. A room uses rooms below it only, without an exception.
+//! Two files use each other: in `driver`, the table `symbols` lists `entry_point`, which looks
+//! functions up in that table.
 //!
 //! | room | what is in it |
 //! | --- | --- |

@@ -1,7 +1,7 @@
 //! An access: the operation that makes it, what comes before that, and its bytes.
 //!
 //! These are the words in which the memory, the kernels and the checks speak to each other, so they
-//! lie below all three and know none of them.
+//! lie below all three and use none of them.
 
 pub(crate) mod clock;
 pub(crate) mod declaration;

@@ -1,10 +1,10 @@
 //! Checks that wait for launches whose footprint is known only when they have run.
 //!
-//! A kernel that runs as PTX touches what it touches: its footprint is recorded while it runs, which
-//! may be long after its submission, and under the lazy policy only when a call waits for it. But
-//! the checks of later work need it, because they have to run in the order of submission. So from
-//! such a launch on each check is logged behind it, with the clock that its operation has at
-//! submission, and all of them run when the launch has run. The shadow, the words and the findings
+//! The footprint of a kernel that runs as PTX is recorded while it runs, which may be long after its
+//! submission: under the lazy policy only when a call waits for it. The checks of later work need
+//! this footprint, because they have to run in the order of submission. So each check that follows
+//! such a launch is logged behind it, with the clock that its operation has at submission, and all
+//! of them run when the launch has run. The shadow, the words and the findings
 //! change in the same order under every policy.
 //!
 //! A check changes only these, and clocks by the order of a word wait. It submits nothing.

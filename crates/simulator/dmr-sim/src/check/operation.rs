@@ -47,10 +47,10 @@ impl Shadow {
         self.words.put_open(open);
     }
 
-    /// Checks the recorded accesses of a launch, kind by kind, each set cut into the blocks that it
-    /// touches: a set of bytes joins what lies side by side, but a finding is about one block. Of
-    /// equal findings it reports the first: one launch
-    /// is one mistake, however many ranges it touches.
+    /// Checks the recorded accesses of a launch, kind by kind. Each set is cut into the blocks that
+    /// it touches: a set of bytes joins what lies side by side, but a finding is about one block.
+    /// Of equal findings it reports the first: one launch is one mistake, however many ranges it
+    /// touches.
     pub(crate) fn launched(
         &mut self,
         operation: &Operation,

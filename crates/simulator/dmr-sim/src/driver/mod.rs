@@ -6,9 +6,9 @@
 #![allow(non_snake_case, reason = "the driver's names")]
 
 mod arguments;
+mod block_reports;
 mod call;
 mod capture;
-mod carved;
 mod chapter;
 mod context;
 mod copies;

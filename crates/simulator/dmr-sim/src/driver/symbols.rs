@@ -1,10 +1,11 @@
 //! The functions of the driver by name.
 
 use super::{
-    capture, carved, context, copies, copies_3d, device, entry_point, event, first, function,
-    graph, graph_attributes, graph_exec, graph_getters, graph_memory, graph_nodes, graph_params,
-    launch, library, linker, memory, memset, module, occupancy, peer, per_thread, pool, primary,
-    refused, stream, stream_memory, tensor_map, unified, user_objects, virtual_memory,
+    block_reports, capture, context, copies, copies_3d, device, entry_point, event, first,
+    function, graph, graph_attributes, graph_exec, graph_getters, graph_memory, graph_nodes,
+    graph_params, launch, library, linker, memory, memset, module, occupancy, peer, per_thread,
+    pool, primary, refused, stream, stream_memory, tensor_map, unified, user_objects,
+    virtual_memory,
 };
 
 /// Returns each function of the simulated driver, by its name and address: for a shared library
@@ -49,7 +50,7 @@ pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
         user_objects::SYMBOLS,
         virtual_memory::SYMBOLS,
         stream_memory::SYMBOLS,
-        carved::SYMBOLS,
+        block_reports::SYMBOLS,
         tensor_map::SYMBOLS,
         refused::SYMBOLS,
     ];

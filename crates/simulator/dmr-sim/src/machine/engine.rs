@@ -3,7 +3,7 @@
 //! Submission sets an operation's clock and its dependencies, and returns to the program at once.
 //! The work is executed lazily: when a call waits for it, or by chance, in an order that the policy
 //! picks among all that stream order and dependencies allow. So a program that relies on an order
-//! which it has not established sees another one.
+//! which it has not established gets another one.
 //!
 //! Dependencies point backwards in submission order, so there is always an operation that can run,
 //! unless all that are left wait for words, which a later submission or the program may write, or

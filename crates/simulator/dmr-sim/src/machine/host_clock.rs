@@ -2,8 +2,8 @@
 //!
 //! A host thread orders work by waiting: when it has waited for an operation, all that it submits
 //! later comes after that operation and after all that come before it. By default what one thread
-//! has found is known to all, because the simulator sees no mutex and no channel by which threads
-//! tell each other; with [`HostOrder::PerThread`] a test says so itself.
+//! has found complete counts for all threads, because the simulator sees no mutex and no channel
+//! that orders them; with [`HostOrder::PerThread`] a test reports that order itself.
 
 use std::collections::HashMap;
 use std::thread::ThreadId;

@@ -3,8 +3,8 @@
 #![allow(unsafe_code)] // the driver is called directly
 
 use dmr_sim::{Policy, ReportKind};
-use crate::support::gpu::{self, copy, fill, kinds, machine, malloc, order, sync, wait};
-use crate::support::virtual_memory::{EQ, GEQ, map, wait32, wait64, write32, write64};
+use crate::support::gpu::{self, copy, fill, kinds, machine, malloc, order, sync};
+use crate::support::virtual_memory::{EQ, GEQ, wait32, wait64, write32, write64};
 use crate::support::words::{RACE, program, schedules, with, word};
 
 #[test]
