@@ -1,11 +1,11 @@
 //! Checks that wait for launches whose footprint is known only when they have run.
 //!
-//! The footprint of a kernel that runs as PTX is recorded while it runs, which may be long after its
-//! submission: under the lazy policy only when a call waits for it. The checks of later work need
-//! this footprint, because they have to run in the order of submission. So each check that follows
-//! such a launch is logged behind it, with the clock that its operation has at submission, and all
-//! of them run when the launch has run. The shadow, the words and the findings
-//! change in the same order under every policy.
+//! The footprint of a kernel that runs as PTX is recorded while it runs, which may be long after
+//! its submission: under the lazy policy only when a call waits for it. The checks of later work
+//! need this footprint, because they have to run in the order of submission. So each check that
+//! follows such a launch is logged behind it, with the clock that its operation has at submission,
+//! and all of them run when the launch has run. The shadow, the words and the findings change in
+//! the same order under every policy.
 //!
 //! A check changes only these, and clocks by the order of a word wait. It submits nothing.
 
