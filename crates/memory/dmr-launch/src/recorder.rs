@@ -8,8 +8,7 @@ use cudarc::driver::CudaStream;
 use dmr_core::{Access, AllocTag, DeviceMemoryResource, ResourceError, StreamId};
 use dmr_slices::OtherStreams;
 use dmr_streams::{
-    Declaration, Device, DeviceContext, KernelArg, StreamGuard, StreamPool,
-    TrackedMemory,
+    Declaration, Device, DeviceContext, KernelArg, StreamGuard, StreamPool, TrackedMemory,
 };
 #[cfg(feature = "nvtx")]
 use smallvec::SmallVec;

@@ -5,7 +5,7 @@ use std::ptr::{null, null_mut};
 
 use cudarc::driver::sys::{self, CUresult};
 use dmr_sim::{Policy, ReportKind, Universe};
-use crate::support::gpu::{self, Gpu, fill, kinds, launch, machine, malloc, order, record, wait};
+use crate::support::gpu::{self, Gpu, fill, kinds, machine, malloc, order, record, wait};
 use crate::support::graphs::{begin, end, fill_node, graph, instantiate, run};
 
 use CUresult::{CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS};
