@@ -33,7 +33,7 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: CUde
         };
         let device = &mut session.devices[index];
         device.primary = Some(primary);
-        device.retained = device.retained + 1;
+        device.retained += 1;
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(context, session.handle(Kind::Context, primary)) }
     });

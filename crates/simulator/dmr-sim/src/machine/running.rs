@@ -75,8 +75,8 @@ impl Machine {
     }
 
     /// Ends a kernel. If its footprint was recorded, the checks that have waited for it run.
-    pub(crate) fn kernel_done(&mut self, kernel: Box<RunningKernel>, accesses: Accesses) {
-        let RunningKernel { epoch, start, launch, device, memory, .. } = *kernel;
+    pub(crate) fn kernel_done(&mut self, kernel: RunningKernel, accesses: Accesses) {
+        let RunningKernel { epoch, start, launch, device, memory, .. } = kernel;
         self.memory = memory;
         self.scheduler.runs_kernel = false;
         if let Some(code) = accesses.fault {

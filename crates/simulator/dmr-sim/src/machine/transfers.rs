@@ -253,10 +253,10 @@ impl Machine {
         clock: Clock,
     ) -> Option<Allocation> {
         let freed = self.memory.present.remove(at);
-        if let Some(freed) = &freed {
-            if !self.checks.log.is_empty() {
-                self.memory.late_frees.add(at, freed);
-            }
+        if let Some(freed) = &freed
+            && !self.checks.log.is_empty()
+        {
+            self.memory.late_frees.add(at, freed);
         }
         self.check_after(clock, move |shadow, before, out| shadow.free(at, by, before, out));
         freed

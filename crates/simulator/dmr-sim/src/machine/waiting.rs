@@ -188,7 +188,7 @@ impl Session<'_> {
             // They continue when this call unlocks the machine, also if it panics before.
             self.shared.changed.notify_all();
         }
-        machine.kernel_done(kernel, outcome);
+        machine.kernel_done(*kernel, outcome);
         self.machine = Some(machine);
     }
 
