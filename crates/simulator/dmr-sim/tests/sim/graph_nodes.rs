@@ -5,10 +5,10 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use cudarc::driver::sys::{self, CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphNode, CUresult};
-use dmr_sim::{Footprint, Universe};
 use crate::support::gpu::{self, fill, kernel, kinds, launch, machine, malloc, ptx};
 use crate::support::graphs::{begin, end, fill_node, graph, instantiate, run};
+use cudarc::driver::sys::{self, CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphNode, CUresult};
+use dmr_sim::{Footprint, Universe};
 
 use CUresult::CUDA_SUCCESS;
 

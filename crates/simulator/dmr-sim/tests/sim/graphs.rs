@@ -3,10 +3,10 @@
 
 use std::ptr::{null, null_mut};
 
-use cudarc::driver::sys::{self, CUresult};
-use dmr_sim::{Policy, ReportKind, Universe};
 use crate::support::gpu::{self, Gpu, fill, kinds, machine, malloc, order, record, wait};
 use crate::support::graphs::{begin, end, fill_node, graph, instantiate, run};
+use cudarc::driver::sys::{self, CUresult};
+use dmr_sim::{Policy, ReportKind, Universe};
 
 use CUresult::{CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS};
 

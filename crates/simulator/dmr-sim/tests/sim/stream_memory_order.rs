@@ -2,10 +2,10 @@
 //! and what is a race still.
 #![allow(unsafe_code)] // the driver is called directly
 
-use dmr_sim::{Policy, ReportKind};
 use crate::support::gpu::{self, copy, fill, kinds, machine, malloc, order, sync};
 use crate::support::virtual_memory::{EQ, GEQ, wait32, wait64, write32, write64};
 use crate::support::words::{RACE, program, schedules, with, word};
+use dmr_sim::{Policy, ReportKind};
 
 #[test]
 fn a_wait_for_a_written_word_orders_two_streams() {

@@ -2,7 +2,6 @@
 //! address ends: what they order.
 #![allow(unsafe_code)] // the driver is called directly
 
-use dmr_sim::{Footprint, HostOrder, Policy, ReportKind, Universe};
 use crate::support::gpu::{
     self, Gpu, Pinned, copy, fill, free, kernel, kinds, launch, machine, malloc, order, ptx,
     record, sync, wait,
@@ -11,6 +10,7 @@ use crate::support::virtual_memory::{
     EQ, GEQ, PAGE, READ_WRITE, batch, map, mapped, reserve, set_access, wait32, write32,
 };
 use crate::support::words::{RACE, program, schedules, with, word};
+use dmr_sim::{Footprint, HostOrder, Policy, ReportKind, Universe};
 
 #[test]
 fn a_wait_may_be_submitted_before_the_write() {
