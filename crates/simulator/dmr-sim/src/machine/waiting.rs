@@ -172,7 +172,7 @@ impl Session<'_> {
         match step {
             Progress::Ran => {}
             Progress::CallHost(call, stream) => self.call_host(call, stream),
-            Progress::Kernel(kernel) => self.run_kernel(kernel),
+            Progress::Kernel(kernel) => self.run_kernel(*kernel),
             Progress::Blocked => return false,
         }
         true
@@ -180,7 +180,7 @@ impl Session<'_> {
 
     /// Runs a kernel. Calls that need no memory run on other threads meanwhile; others wait for its
     /// end.
-    fn run_kernel(&mut self, mut kernel: Box<RunningKernel>) {
+    fn run_kernel(&mut self, mut kernel: RunningKernel) {
         self.machine = None;
         let outcome = kernel.run();
         let mut machine = lock(&self.shared.machine);
@@ -188,7 +188,7 @@ impl Session<'_> {
             // They continue when this call unlocks the machine, also if it panics before.
             self.shared.changed.notify_all();
         }
-        machine.kernel_done(*kernel, outcome);
+        machine.kernel_done(kernel, outcome);
         self.machine = Some(machine);
     }
 
