@@ -20,8 +20,8 @@ pub use closed::ClosedInChild;
 /// A child has no GPU, and a lock of its parent may be held forever by a thread that the child does
 /// not have. So each type with device memory stores a `Process`, and checks it before it takes a
 /// lock or calls the driver: a call that can fail returns
-/// [`ForkedProcess`](crate::ResourceError::ForkedProcess), and one that cannot returns zero, `false` or
-/// nothing.
+/// [`ForkedProcess`](crate::ResourceError::ForkedProcess), and one that cannot returns zero,
+/// `false` or nothing.
 ///
 /// ```
 /// # use dmr_core::Process;

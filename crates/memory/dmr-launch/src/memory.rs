@@ -22,8 +22,8 @@ pub struct Writes<'m, M: ?Sized>(pub &'m mut M);
 #[derive(Debug)]
 pub struct ReadsAndWrites<'m, M: ?Sized>(pub &'m mut M);
 
-/// The argument of [`LaunchRecorder::launch_with`](crate::LaunchRecorder::launch_with): [`Reads`], [`Writes`] and [`ReadsAndWrites`],
-/// in tuples of up to 12, arrays, vectors and options.
+/// The argument of [`LaunchRecorder::launch_with`](crate::LaunchRecorder::launch_with): [`Reads`],
+/// [`Writes`] and [`ReadsAndWrites`], in tuples of up to 12, arrays, vectors and options.
 ///
 /// Memory of another owner is none: its uses are not tracked, and its address may be any.
 ///

@@ -230,8 +230,8 @@ impl ThreadBlock {
     /// Lets the groups that wait at a barrier go on, and orders their threads.
     ///
     /// A barrier of the whole block advances the one stamp of the block. Otherwise the warps that
-    /// wait are ordered with each other and behind those that arrived without waiting (`bar.arrive`),
-    /// which are not ordered behind anything.
+    /// wait are ordered with each other and behind those that arrived without waiting
+    /// (`bar.arrive`), which are not ordered behind anything.
     fn release(&mut self, id: u32) {
         let barrier = &mut self.state.barriers[id as usize];
         let holds = barrier.true_lanes;

@@ -111,9 +111,9 @@ pub(super) struct Faulted {
 impl Interpreter<'_> {
     /// Runs a warp until its slice is spent or all of its lanes wait or have exited.
     ///
-    /// The lane group that runs is taken out of the warp's list, so that it and the warp can both be
-    /// borrowed. A warp in which every ready group has polled in turn gives its slice up: what they
-    /// poll for is stored by another warp.
+    /// The lane group that runs is taken out of the warp's list, so that it and the warp can both
+    /// be borrowed. A warp in which every ready group has polled in turn gives its slice up: what
+    /// they poll for is stored by another warp.
     pub(super) fn run_warp(
         &mut self,
         block: &mut BlockState,

@@ -21,8 +21,8 @@ const PATIENCE: u32 = 256;
 impl Launch<'_> {
     /// Runs the blocks in rounds, until all have ended.
     ///
-    /// A round runs each resident block. Blocks that wait for others, as in decoupled look-back, get
-    /// them: one more becomes resident when all resident threads poll or wait.
+    /// A round runs each resident block. Blocks that wait for others, as in decoupled look-back,
+    /// get them: one more becomes resident when all resident threads poll or wait.
     pub(super) fn run_blocks(
         &self,
         interpreter: &mut Interpreter<'_>,

@@ -71,8 +71,8 @@ struct Cell {
 impl Cell {
     const NONE: Self = Self { write: Mark::NONE, reads: [Mark::NONE; 2] };
 
-    /// Records an access, and returns true, if all earlier ones are ordered before it as they mostly
-    /// are: a barrier of the block is between them, or they are of one thread.
+    /// Records an access, and returns true, if all earlier ones are ordered before it as they
+    /// mostly are: a barrier of the block is between them, or they are of one thread.
     #[inline(always)]
     fn record_seen(&mut self, mark: Mark, order: &Order) -> bool {
         let is_seen =

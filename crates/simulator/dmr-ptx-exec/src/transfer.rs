@@ -36,9 +36,9 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// Loads the bytes that all lanes of `mask` read, as loads of parameters and loop bounds do: one
-    /// access to memory and one check instead of 32. Returns false in local memory, where each lane
-    /// has bytes of its own.
+    /// Loads the bytes that all lanes of `mask` read, as loads of parameters and loop bounds do:
+    /// one access to memory and one check instead of 32. Returns false in local memory, where each
+    /// lane has bytes of its own.
     fn load_same(
         &mut self,
         block: &mut BlockState,
@@ -118,8 +118,8 @@ impl Interpreter<'_> {
         })
     }
 
-    /// Reads the bytes of a run, of each lane those of the mask `bytes.1`. The others are zero: they
-    /// are not used, and reading them could be a race that the program does not have.
+    /// Reads the bytes of a run, of each lane those of the mask `bytes.1`. The others are zero:
+    /// they are not used, and reading them could be a race that the program does not have.
     fn read_used(
         &mut self,
         block: &mut BlockState,

@@ -347,8 +347,8 @@ impl UseTable<'_> {
     }
 }
 
-/// The tracking of a resource whose blocks are in [`uses`](StreamPool::uses) and that has nothing of
-/// its own to do when a window closes: its
+/// The tracking of a resource whose blocks are in [`uses`](StreamPool::uses) and that has nothing
+/// of its own to do when a window closes: its
 /// [`use_tracking`](dmr_core::DeviceMemoryResource::use_tracking) returns the stream pool.
 impl UseTracking for StreamPool {
     fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {

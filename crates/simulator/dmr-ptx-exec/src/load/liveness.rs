@@ -83,8 +83,8 @@ impl Insts<'_> {
                 *register = number;
             }
         };
-        // Each instruction is visited once. The registers of its call or warp operation are replaced
-        // in place: a second visit would replace the new numbers.
+        // Each instruction is visited once. The registers of its call or warp operation are
+        // replaced in place: a second visit would replace the new numbers.
         for inst in self.insts.iter_mut().filter(|inst| !matches!(inst.op, Op::Return)) {
             visitor.inst(inst, &mut replace);
         }

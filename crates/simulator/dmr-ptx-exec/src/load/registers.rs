@@ -23,7 +23,8 @@ pub(crate) struct Visitor<'v> {
 }
 
 impl Visitor<'_> {
-    /// Calls `visit` for each register of an instruction, in any order; it may replace the register.
+    /// Calls `visit` for each register of an instruction, in any order; it may replace the
+    /// register.
     pub(crate) fn inst(&mut self, inst: &mut Inst, visit: &mut dyn FnMut(&mut Reg, Use)) {
         if inst.guard != Guard::NONE {
             visit(&mut inst.guard.register, Use::Read);

@@ -1,4 +1,4 @@
-//! What the tests of the crate share: runs of forms, random texts and random programs.
+//! Helpers of the tests: runs of forms, random texts and random programs.
 
 pub(crate) mod forms;
 pub(crate) mod mutations;

@@ -1,4 +1,4 @@
-//! What a library declares that its launches access.
+//! The accesses that a library declares for its launches.
 
 use std::sync::OnceLock;
 

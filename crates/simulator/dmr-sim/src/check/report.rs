@@ -71,14 +71,14 @@ impl Report {
     }
 }
 
-/// Whether a finding is about the order of two operations.
+/// The class of a finding: about the order of two operations, or not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Race,
     Error,
 }
 
-/// What is said about the findings of a kind.
+/// The name and the sentence of the findings of a kind.
 pub(crate) struct KindInfo {
     pub(crate) kind: ReportKind,
     /// The variant in lower case, with `-` between its words.

@@ -1,4 +1,4 @@
-//! What every chapter of the driver's functions needs: its list of symbols, and results written to
+//! Helpers of every chapter of the driver's functions: its list of symbols, and results written to
 //! the caller's pointers.
 
 use crate::abi::{ERROR_INVALID_VALUE, Outcome};

@@ -1,4 +1,4 @@
-//! What the simulator cannot do, with the reason.
+//! A refusal of the simulated driver, with its reason.
 
 use std::fmt;
 

@@ -24,8 +24,8 @@ struct EndTime {
 
 impl EndTimes {
     /// Records the end of the next operation, which takes `duration` and begins at `start`, or
-    /// behind the one before it. Returns whether there are so many times that those which nothing
-    /// names should be removed.
+    /// behind the one before it. Returns whether the list is long enough to remove the times that
+    /// nothing names.
     pub(crate) fn record(&mut self, seq: u64, start: u64, duration: u64) -> bool {
         self.last = start.max(self.last) + duration;
         self.times.push(EndTime { seq, time: self.last });
