@@ -57,7 +57,7 @@ impl<F: Fn(u64) -> String> Read for Generated<F> {
                 return Ok(0);
             }
             self.buffer = (self.row)(self.next).into_bytes();
-            self.next = self.next + 1;
+            self.next += 1;
             self.at = 0;
         }
         let n = out.len().min(self.buffer.len() - self.at);

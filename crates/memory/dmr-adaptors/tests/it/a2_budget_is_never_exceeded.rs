@@ -133,7 +133,7 @@ fn unjustified(logs: &[Log], backend: &Backend) -> usize {
         let mut at = from;
         let mut highest = 0;
         while at <= to {
-            if at % PART == 0 && at + PART <= to + 1 {
+            if at.is_multiple_of(PART) && at + PART <= to + 1 {
                 highest = highest.max(parts[at / PART]);
                 at += PART;
             } else {

@@ -78,7 +78,7 @@ fn a_limit_that_moves_is_kept_by_every_allocation_that_starts_after() {
                     let limit = bound.load(SeqCst);
                     let block = budget.allocate(60_000, backend.stream(), TAG);
                     let out = backend.bytes_outstanding();
-                    let is_steady = before % 2 == 0 && epoch.load(SeqCst) == before;
+                    let is_steady = before.is_multiple_of(2) && epoch.load(SeqCst) == before;
                     if let Ok(block) = block {
                         assert!(!is_steady || out <= limit, "{out} of {limit}");
                         budget.deallocate(block).unwrap();

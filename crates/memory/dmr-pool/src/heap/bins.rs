@@ -168,7 +168,7 @@ impl Bins {
                 return;
             }
             at = *child;
-            bits = bits << 1;
+            bits <<= 1;
         }
     }
 

@@ -56,7 +56,7 @@ fn check(heap: &Heap, segments: &BTreeMap<u64, (u32, ChunkId)>, acquired: &[Acqu
             assert_eq!(found, address, "a gap or an overlap");
             assert!(!(last_free && is_free), "two free neighbours at {address:#x}");
             free += if is_free { u64::from(length) } else { 0 };
-            address = address + u64::from(length) * UNIT;
+            address += u64::from(length) * UNIT;
             last_free = is_free;
             at += 1;
         }
