@@ -1,7 +1,8 @@
 //! The lane, register and position in it of each element of a matrix.
 
 use super::element::Element;
-use crate::{Lanes, Mask, WARP, lanes_of};
+use super::lanes_of;
+use crate::{Lanes, Mask, WARP};
 use dmr_ptx_syntax::Type;
 
 /// A matrix that the registers of a warp hold.

@@ -247,3 +247,9 @@ impl Exchange {
         result
     }
 }
+
+/// Returns the numbers of the lanes of `mask`, lowest first. It tests each lane, since all of them
+/// take part in most instructions here; [`crate::lanes_of`] is for masks with few.
+fn lanes_of(mask: Mask) -> impl Iterator<Item = usize> {
+    (0..crate::WARP).filter(move |lane| mask >> lane & 1 != 0)
+}

@@ -1,7 +1,8 @@
 //! `redux.sync`: one value from a register of all lanes of a mask.
 
+use super::lanes_of;
 use super::{Defect, Operand, Operands, vote};
-use crate::{Lanes, Mask, lanes_of};
+use crate::{Lanes, Mask};
 use dmr_ptx_syntax::Type;
 
 /// The operation of a reduction.

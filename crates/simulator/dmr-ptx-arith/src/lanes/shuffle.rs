@@ -1,7 +1,8 @@
 //! `shfl`: each lane reads a register of another lane.
 
+use super::lanes_of;
 use super::{Defect, Operand, Operands};
-use crate::{Lanes, Mask, lanes_of};
+use crate::{Lanes, Mask};
 use dmr_ptx_syntax::Type;
 
 /// The rule that gives the lane that is read, from the reading lane and operand `b`.

@@ -2,8 +2,9 @@
 //! registers.
 
 use super::fragment::{Fragment, Order};
+use super::lanes_of;
 use super::{Defect, Operand, Operands, Role, Work};
-use crate::{Lanes, Mask, WARP, lanes_of};
+use crate::{Lanes, Mask, WARP};
 use dmr_ptx_syntax::Type;
 
 /// The address space of a transfer.

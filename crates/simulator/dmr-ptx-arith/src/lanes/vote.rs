@@ -1,7 +1,8 @@
 //! `vote`, `match`, `activemask` and `elect`: what lanes find out about each other.
 
+use super::lanes_of;
 use super::{Defect, Operand, Operands};
-use crate::{Lanes, Mask, lanes_of};
+use crate::{Lanes, Mask};
 use dmr_ptx_syntax::Type;
 
 /// The result of a vote on the predicates of the lanes.
