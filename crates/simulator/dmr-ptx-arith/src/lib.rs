@@ -190,6 +190,7 @@ impl Arith {
     /// passed as its complement. `second` is written if and only if the operation may have a second
     /// result. Bit `n` of `carry` is the condition code register's carry flag (`CC.CF`) of lane
     /// `n`.
+    #[inline]
     pub fn eval(
         &self,
         sources: &[&Lanes],

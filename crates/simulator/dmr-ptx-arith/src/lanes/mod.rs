@@ -220,6 +220,7 @@ impl Exchange {
     /// # Errors
     ///
     /// What the ISA leaves undefined. `out` is written all the same, as [`Defect`] says.
+    #[inline]
     pub fn eval(
         &self,
         sources: &[&Lanes],

@@ -38,6 +38,7 @@ impl Reduce {
         Operands { destinations: vec![value], sources: vec![value, Operand::members()] }
     }
 
+    #[inline]
     pub(super) fn eval(
         self,
         sources: &[&Lanes],

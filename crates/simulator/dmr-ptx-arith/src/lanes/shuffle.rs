@@ -43,6 +43,7 @@ impl Shuffle {
         Operands { destinations: vec![value, Operand::optional()], sources }
     }
 
+    #[inline]
     pub(super) fn eval(
         self,
         sources: &[&Lanes],

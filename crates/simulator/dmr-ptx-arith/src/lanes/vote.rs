@@ -35,6 +35,7 @@ impl Vote {
         Operands { destinations: vec![Operand::value(ty)], sources }
     }
 
+    #[inline]
     pub(super) fn eval(
         self,
         sources: &[&Lanes],
@@ -74,6 +75,7 @@ impl Match {
         Operands { destinations, sources: vec![Operand::value(self.ty), Operand::members()] }
     }
 
+    #[inline]
     pub(super) fn eval(
         self,
         sources: &[&Lanes],
