@@ -41,6 +41,7 @@ pub(super) fn window(space: SpaceName) -> u64 {
 }
 
 /// Returns the lanes of `mask` that fulfil a condition.
+#[inline]
 pub(super) fn lanes_where(mask: Mask, condition: impl Fn(usize) -> bool) -> Mask {
     lanes_of(mask).filter(|&lane| condition(lane)).fold(0, |all, lane| all | 1 << lane)
 }
@@ -119,6 +120,7 @@ pub(super) fn next_same(rest: &mut Mask, addresses: &Lanes) -> Mask {
 }
 
 /// Returns whether the lanes of `mask` have the same value.
+#[inline]
 pub(super) fn is_same(mask: Mask, values: &Lanes) -> bool {
     let first = values[mask.trailing_zeros() as usize % WARP];
     if mask == Mask::MAX {

@@ -212,6 +212,7 @@ impl Warp {
 
     /// Makes the lanes of a group that are not in `mask` a group behind the instruction that runs:
     /// their guard is false. Returns whether there are any.
+    #[inline]
     pub(super) fn skip_others(&mut self, group: &mut LaneGroup, mask: Mask) -> bool {
         let is_split = mask != group.mask;
         if is_split {
