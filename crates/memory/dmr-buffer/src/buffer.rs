@@ -135,10 +135,7 @@ impl<T: Pod, K: BufferKind> Buffer<T, K> {
     /// # Errors
     ///
     /// [`OutOfRange`](BufferError::OutOfRange).
-    pub fn split_at(
-        &self,
-        mid: usize,
-    ) -> Result<(View<'_, T, K::Memory>, View<'_, T, K::Memory>), BufferError> {
+    pub fn split_at(&self, mid: usize) -> Result<Halves<View<'_, T, K::Memory>>, BufferError> {
         self.view().split_at(mid)
     }
 
@@ -207,7 +204,10 @@ impl<T: Pod, K: MutableKind> Buffer<T, K> {
     /// # Errors
     ///
     /// [`OutOfRange`](BufferError::OutOfRange).
-    pub fn split_at_mut(&mut self, mid: usize) -> Result<Halves<'_, T, K::Memory>, BufferError> {
+    pub fn split_at_mut(
+        &mut self,
+        mid: usize,
+    ) -> Result<Halves<ViewMut<'_, T, K::Memory>>, BufferError> {
         let (left, right) = self.view().split_at(mid)?;
         Ok((ViewMut::new(left), ViewMut::new(right)))
     }

@@ -41,8 +41,8 @@ pub struct ViewMut<'a, T: Pod, M: ViewedMemory> {
     elements: PhantomData<&'a mut [T]>,
 }
 
-/// Two mutable views of disjoint elements.
-pub(crate) type Halves<'a, T, M> = (ViewMut<'a, T, M>, ViewMut<'a, T, M>);
+/// Two views: of the elements before an index, and of the others.
+pub(crate) type Halves<V> = (V, V);
 
 impl<'a, T: Pod, M: ViewedMemory> View<'a, T, M> {
     /// Makes a view of all `len` elements of a buffer, which begin where its memory does.
@@ -188,7 +188,7 @@ impl<'a, T: Pod, M: ViewedMemory> ViewMut<'a, T, M> {
     /// # Errors
     ///
     /// [`OutOfRange`](BufferError::OutOfRange).
-    pub fn split_at_mut(&mut self, mid: usize) -> Result<Halves<'_, T, M>, BufferError> {
+    pub fn split_at_mut(&mut self, mid: usize) -> Result<Halves<ViewMut<'_, T, M>>, BufferError> {
         let (left, right) = self.view.split_at(mid)?;
         Ok((ViewMut::new(left), ViewMut::new(right)))
     }
