@@ -1,5 +1,6 @@
 //! Processes of the tests, and where their accounts are.
 
+#![cfg(target_os = "linux")]
 #![allow(dead_code, unsafe_code, reason = "each test file uses a part; signals and `flock`")]
 
 use std::fs::File;

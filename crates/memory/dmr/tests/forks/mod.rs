@@ -1,6 +1,9 @@
 //! Forks a process whose threads work on a stack, and makes every call in the child.
 
+#![cfg(all(target_os = "linux", not(loom)))]
+#![cfg(all(feature = "budget", feature = "direct", feature = "logging", feature = "pool"))]
 #![allow(unsafe_code, reason = "forks")]
+#![allow(clippy::print_stderr, reason = "the times of a long run")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
