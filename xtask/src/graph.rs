@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn the_simulator_never_brings_the_library() {
-        let ptx = simulator("dmr-ptx", &[normal("dmr-core")]);
+        let ptx = simulator("dmr-ptx-syntax", &[normal("dmr-core")]);
         let other_way = "crates/simulator must not depend on crates/memory";
         assert!(one(ptx).ends_with(other_way));
     }
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(messages(&tools), [""; 0]);
         for user in [
             memory("dmr-core", &[normal("dmr-bench")]),
-            simulator("dmr-ptx", &[normal("dmr-bench")]),
+            simulator("dmr-ptx-syntax", &[normal("dmr-bench")]),
         ] {
             let found = messages(&[tools[0].clone(), tools[1].clone(), user]);
             assert_eq!(found.len(), 1, "{found:?}");

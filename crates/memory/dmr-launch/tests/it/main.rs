@@ -8,7 +8,6 @@ mod spy;
 mod r1_recording_ends_the_borrow;
 mod r2_one_use_per_block;
 mod r3_strict_refuses_before_anything_is_enqueued;
-mod r4_nothing_to_do_is_nothing_done;
 mod r5_a_failed_launch_is_recorded;
 mod r6_strict_rejects_permissive_counts;
 mod r8_timeouts;

@@ -6,8 +6,9 @@ use std::sync::Mutex;
 mod spy;
 
 mod no_host_allocation;
+mod r4_nothing_to_do_is_nothing_done;
 mod r7_dropped_without_finish;
 mod r7_tracing_events;
 
-/// Held by each test that drops unfinished launches: the counter is the process's.
+/// Held by each test that counts unfinished launches: the counter is the process's.
 static ALONE: Mutex<()> = Mutex::new(());

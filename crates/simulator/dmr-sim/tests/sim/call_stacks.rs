@@ -47,7 +47,7 @@ fn a_report_shows_all_frames_of_the_program_with_the_innermost_first() {
         assert!(place.contains(&format!("tests/sim/call_stacks.rs:{line}:")), "{stack:?}");
     }
     assert!(stack.len() >= 4, "with the test and its helper: {stack:?}");
-    assert!(stack.iter().all(|place| place.contains("sim_call_stacks.rs")), "{stack:?}");
+    assert!(stack.iter().all(|place| place.contains("sim/call_stacks.rs")), "{stack:?}");
     let text = report.to_string();
     assert!(text.contains(&format!(", at {}\n    called at {}\n", stack[0], stack[1])), "{text}");
 }
