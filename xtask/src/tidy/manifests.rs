@@ -14,6 +14,7 @@ pub(super) fn violations(tree: &Tree, workspace: &Workspace) -> Vec<Violation> {
     for package in &workspace.packages {
         let manifest = package.manifest_path.trim_start_matches(root.as_str());
         check_lints(tree, manifest, &mut found);
+        check_unit_tests(tree, manifest, &mut found);
         if package.is_published() {
             check_fields(package, manifest, &mut found);
             check_files(tree, manifest.trim_end_matches("Cargo.toml"), &mut found);
@@ -27,6 +28,22 @@ fn check_lints(tree: &Tree, manifest: &str, found: &mut Vec<Violation>) {
     let mut lines = text.lines().map(str::trim).skip_while(|line| *line != "[lints]").skip(1);
     if lines.next() != Some("workspace = true") {
         found.push(Violation::of(manifest, "add `[lints]` with `workspace = true`"));
+    }
+}
+
+/// Finds unit tests in a library whose manifest builds no executable for them: they would never run.
+fn check_unit_tests(tree: &Tree, manifest: &str, found: &mut Vec<Violation>) {
+    let text = tree.text(manifest).unwrap_or_default();
+    let library = text.split("[lib]\n").nth(1).unwrap_or_default().split("\n[").next();
+    if !library.is_some_and(|library| library.lines().any(|line| line == "test = false")) {
+        return;
+    }
+    let sources = format!("{}src/", manifest.trim_end_matches("Cargo.toml"));
+    for (path, text) in tree.ending(".rs").filter(|(path, _)| path.starts_with(&sources)) {
+        if text.lines().any(|line| line.trim() == "#[test]") {
+            let message = format!("never runs: {manifest} has `test = false`");
+            found.push(Violation::of(path, message));
+        }
     }
 }
 
@@ -72,6 +89,7 @@ mod tests {
     use super::*;
     use crate::workspace::example;
 
+    const LINTS: &str = "[lints]\nworkspace = true\n";
     const MANIFEST: &str = "[package]\nname = \"x\"\n\n[lints]\nworkspace = true\n";
 
     fn messages(tree: &Tree, package: Value) -> Vec<String> {
@@ -133,6 +151,24 @@ mod tests {
             Tree::from([("crates/memory/x/Cargo.toml", "[package]\nname = \"x\"\n")]);
         let found = messages(&without_lints, package);
         assert_eq!(found, ["crates/memory/x/Cargo.toml: add `[lints]` with `workspace = true`"]);
+    }
+
+    #[test]
+    fn a_unit_test_that_no_executable_is_built_for_is_found() {
+        let of = |library: &str| {
+            let manifest = format!("[package]\nname = \"x\"\n\n[lib]\n{library}\n{LINTS}");
+            let tree = Tree::from([
+                ("crates/memory/x/Cargo.toml", manifest.as_str()),
+                ("crates/memory/x/src/a.rs", "//! x\n#[test]\nfn f() {}\n"),
+            ]);
+            let mut package = example::package("x");
+            package["publish"] = json!([]);
+            messages(&tree, package)
+        };
+        assert_eq!(of("doctest = false\n"), [""; 0]);
+        let never = "crates/memory/x/src/a.rs: never runs: crates/memory/x/Cargo.toml has \
+                     `test = false`";
+        assert_eq!(of("test = false\n"), [never]);
     }
 
     #[test]
