@@ -21,8 +21,10 @@ const SCRIPT: &str = include_str!("run.sh");
 const PROGRAMS: &[(&str, &str)] =
     &[("dmr-cli", "dmr"), ("dmr-bench", "dmr-bench"), ("dmr-sanitize", "control")];
 
-/// Tests that need line tables, which a bundle does not have, by package and name.
-const NEED_LINE_TABLES: &[(&str, &str)] = &[("dmr-sim", "cuboid")];
+/// Tests that need what a bundle does not have, line tables or shared libraries, by package and
+/// name.
+const NEED_THE_BUILD: &[(&str, &str)] =
+    &[("dmr-sim", "cuboid"), ("dmr-sim-blas", "sim"), ("dmr-sim-library", "sim_programs")];
 
 /// The package that is not bundled: its tests read the sources.
 const EXCLUDED: &str = "xtask";
@@ -85,7 +87,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     for artifact in &tests {
         match artifact.role {
             Role::Program => continue,
-            Role::Test if NEED_LINE_TABLES.contains(&(&artifact.package, &artifact.target)) => {
+            Role::Test if NEED_THE_BUILD.contains(&(&artifact.package, &artifact.target)) => {
                 continue;
             }
             Role::Test if lists_no_test(&artifact.executable)? => {

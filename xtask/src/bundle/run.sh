@@ -49,11 +49,16 @@ run_test() {
     # On the GPU tests run one by one; those of an executable "sim" use the simulated driver only.
     case $driver.$name in
         cuda.*.sim) ;;
+        # A process has one driver: those of the simulated one run in the other pass.
+        cuda.*.process) set -- "$@" --skip sim_ --test-threads=1 ;;
         cuda.*) [ "$gpus" -lt 2 ] && set -- "$@" --skip peers_; set -- "$@" --test-threads=1 ;;
     esac
     run "$name" "$@" || return
     tests=$(counted passed) skipped=$(counted "filtered out")
-    [ "${skipped:-0}" -eq 0 ] || leave_out "$skipped" "$skipped of $name"
+    case $name in
+        *.process) ;;
+        *) [ "${skipped:-0}" -eq 0 ] || leave_out "$skipped" "$skipped of $name" ;;
+    esac
     passed=$((passed + ${tests:-0}))
     [ $((${tests:-0} + ${skipped:-0})) -gt 0 ] || complain "$name" "ran no test"
 }

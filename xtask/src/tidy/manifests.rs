@@ -31,7 +31,8 @@ fn check_lints(tree: &Tree, manifest: &str, found: &mut Vec<Violation>) {
     }
 }
 
-/// Finds unit tests in a library whose manifest builds no executable for them: they would never run.
+/// Finds unit tests in a library whose manifest builds no executable for them: they would never
+/// run.
 fn check_unit_tests(tree: &Tree, manifest: &str, found: &mut Vec<Violation>) {
     let text = tree.text(manifest).unwrap_or_default();
     let library = text.split("[lib]\n").nth(1).unwrap_or_default().split("\n[").next();

@@ -146,6 +146,7 @@ impl TenantBuilder<'_> {
     pub fn build(self) -> Result<Tenant, RuntimeError> {
         #[allow(unused_mut, reason = "what is used depends on the features")]
         let mut resource = Arc::clone(self.runtime.resource());
+        #[allow(unused_mut, reason = "what is used depends on the features")]
         let mut layers = TenantLayers::default();
         #[cfg(feature = "budget")]
         if let Some(bound) = &self.bound {

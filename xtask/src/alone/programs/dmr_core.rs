@@ -68,7 +68,7 @@ mod conforming {
             Ok(())
         }
 
-        fn settle(&self) -> ResourceResult<()> {
+        fn synchronize(&self) -> ResourceResult<()> {
             Ok(())
         }
 

@@ -16,7 +16,6 @@ mod a1_a_sink_never_changes_a_call;
 mod a1_every_call_is_one_record;
 mod a1_formats_round_trip;
 mod a1_rows_sort_into_the_order_of_the_calls;
-mod a2_budget_bypassed;
 mod a2_budget_conformance;
 mod a2_budget_counts_pages;
 mod a2_budget_is_never_exceeded;

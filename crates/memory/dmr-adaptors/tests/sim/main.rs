@@ -5,6 +5,7 @@ mod a3;
 #[path = "../scripted/mod.rs"]
 mod scripted;
 
+mod a2_budget_bypassed;
 mod a3_check_all;
 mod a3_faults;
 mod a3_memory_is_short;

@@ -5,6 +5,5 @@ mod support;
 
 mod argument_facts;
 mod capture_facts;
-mod driver_names;
 mod user_object_facts;
 mod virtual_memory_facts;

@@ -11,6 +11,7 @@ mod copies;
 mod copies_2d;
 mod cudarc;
 mod devices;
+mod driver_names;
 mod events;
 mod faults;
 mod graph_getters;
