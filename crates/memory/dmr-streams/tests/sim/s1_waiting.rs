@@ -13,7 +13,7 @@ const ILLEGAL_ADDRESS: i32 = 700;
 #[test]
 fn a_lost_device_ends_a_wait_for_a_stream_and_refuses_the_next_one() {
     let streams = StreamPoolConfig::new().with_max_streams(1);
-    let rig = Rig::with(RigConfig { streams, ..RigConfig::default() });
+    let rig = Rig::with(RigConfig { streams, simulated: true, ..RigConfig::default() });
     let held = rig.stream();
     let before = Instant::now();
     thread::scope(|scope| {

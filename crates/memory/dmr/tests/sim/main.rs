@@ -4,7 +4,6 @@
 mod peers;
 
 mod a_failure_loses_nothing;
-mod an_ended_universe_gets_no_reports;
 mod d10_peer_access;
 mod d10_peer_launches;
 mod d1_parts_of_two_devices;
@@ -17,7 +16,6 @@ mod pool_over_pages_or_blocks;
 mod r10_giving_away;
 mod r11_every_declaration_is_needed;
 mod r11_undeclared_accesses;
-mod s3_pinned_in_flight;
 mod t9_trim;
 mod the_simulator_sees_blocks;
 mod u13_drops;

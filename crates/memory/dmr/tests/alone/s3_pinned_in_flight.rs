@@ -3,14 +3,11 @@
 
 #![cfg(feature = "async")]
 
-use std::sync::{Mutex, MutexGuard};
-
-use dmr::dmr_pinned::PinnedPool;
-use dmr_core::sync::lock;
-
+use crate::alone;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode, CUstreamCaptureStatus};
 use dmr::dmr_buffer::pinned::reap_orphaned_pinned;
 use dmr::dmr_core::{Access, BlockUse};
+use dmr::dmr_pinned::PinnedPool;
 use dmr::dmr_streams::{MemoryOrigin, TrackedMemory};
 use dmr::prelude::*;
 use dmr_sim::{Policy, Universe};
@@ -28,12 +25,6 @@ fn drop_everything_in_flight(universe: &Universe, away: bool) {
     let pinned = PinnedBuffer::from_slice(&runtime, &leases[0], &[7u8; LEN]).unwrap();
     pinned.copy_to_device(&mut buffer, stream).unwrap();
     universe.reset_calls();
-}
-
-/// The process has one list of such memory, which one test at a time looks at.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    lock(&ALONE)
 }
 
 fn lazy() -> Universe {

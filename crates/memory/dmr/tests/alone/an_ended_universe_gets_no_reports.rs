@@ -1,7 +1,7 @@
 //! A runtime reports blocks to the universe that it was built in, and to no other that has its
 //! ordinals after that has ended.
 //!
-//! A process of its own: another test's universe would have the ordinals.
+//! Alone in its process: another test's universe would have the ordinals.
 
 #![cfg(feature = "pool")]
 
@@ -11,6 +11,7 @@ use dmr_testkit::Rig;
 
 #[test]
 fn a_universe_gets_no_reports_of_the_pools_of_an_earlier_one_with_its_ordinals() {
+    let _alone = crate::alone();
     let rig = Rig::simulated();
     let observer = rig.device().memory_observer().unwrap();
     let ordinal = rig.ordinal();
