@@ -1,4 +1,4 @@
-//! The table of instructions: which family decodes an instruction of which name.
+//! The table of instructions: the family that decodes each name.
 
 use super::float::format_of;
 use super::modifiers::{Modifiers, flag};

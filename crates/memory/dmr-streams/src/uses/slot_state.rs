@@ -150,8 +150,8 @@ impl SlotState {
         })
     }
 
-    /// Closes a window of a block of which no part was used. Returns `false` if there is no such
-    /// window.
+    /// Closes a window of a block that was used as a whole only. Returns `false` if there is no
+    /// such window.
     #[inline(always)]
     pub(super) fn close_whole(&mut self, token: &UseToken, end: WindowEnd) -> bool {
         match self.windows.as_slice() {
