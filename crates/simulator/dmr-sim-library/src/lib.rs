@@ -1,13 +1,16 @@
 //! The simulated driver as a shared library: `libcuda.so.1`.
 //!
 //! Each exported function jumps to the address that [`dmr_sim::driver_functions`] has for it. The
-//! addresses are written when the library is loaded, before a program can call it.
+//! addresses are written when the library is loaded, before a program can call it. The names are a
+//! list (`functions.rs`): asking the simulator for them would build it twice.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(
     unsafe_code,
     reason = "exported functions, and a function that runs when the library is loaded"
 )]
+
+mod functions;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,8 +24,10 @@ static AT_LOAD: extern "C" fn() = at_load;
 extern "C" fn at_load() {
     // A panic may not leave a function that C calls.
     let result = std::panic::catch_unwind(|| {
-        for (place, (_, address)) in ADDRESSES.iter().zip(dmr_sim::driver_functions()) {
-            place.store(address, Ordering::Relaxed);
+        for (name, address) in dmr_sim::driver_functions() {
+            if let Ok(index) = NAMES.binary_search(&name) {
+                ADDRESSES[index].store(address, Ordering::Relaxed);
+            }
         }
         dmr_sim::boot_library()
     });
@@ -35,10 +40,18 @@ extern "C" fn at_load() {
 }
 
 macro_rules! export {
-    ($($index:literal $name:ident)*) => {
+    ($($name:ident)*) => {
+        /// The places of the functions in the list.
+        #[allow(non_camel_case_types, reason = "the driver's names")]
+        enum Place {
+            $($name),*
+        }
+
+        const NAMES: &[&str] = &[$(stringify!($name)),*];
+
         /// The address of each function, in the order of the list.
-        static ADDRESSES: [AtomicUsize; [$($index),*].len()] =
-            [const { AtomicUsize::new(0) }; [$($index),*].len()];
+        static ADDRESSES: [AtomicUsize; NAMES.len()] =
+            [const { AtomicUsize::new(0) }; NAMES.len()];
 
         $(
             // SAFETY: the program calls the function of this name and type; it has its arguments
@@ -51,7 +64,7 @@ macro_rules! export {
                 core::arch::naked_asm!(
                     "jmp qword ptr [rip + {addresses} + {offset}]",
                     addresses = sym ADDRESSES,
-                    offset = const 8 * $index,
+                    offset = const 8 * Place::$name as usize,
                 );
                 #[cfg(target_arch = "aarch64")]
                 core::arch::naked_asm!(
@@ -59,11 +72,11 @@ macro_rules! export {
                     "ldr x16, [x16, :lo12:{addresses} + {offset}]",
                     "br x16",
                     addresses = sym ADDRESSES,
-                    offset = const 8 * $index,
+                    offset = const 8 * Place::$name as usize,
                 );
             }
         )*
     };
 }
 
-include!(concat!(env!("OUT_DIR"), "/functions.rs"));
+functions::functions!(export);

@@ -3,6 +3,9 @@
 //!
 //! They need a C compiler, as Rust's linker does, and `python3`.
 
+#[path = "../src/functions.rs"]
+mod functions;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -55,6 +58,24 @@ fn is_right(output: &Output) {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), "read 9");
     assert!(output.stderr.is_empty());
+}
+
+/// Defines a function that returns the names of the library's list.
+macro_rules! export {
+    ($($name:ident)*) => {
+        fn exported() -> &'static [&'static str] {
+            &[$(stringify!($name)),*]
+        }
+    };
+}
+
+functions::functions!(export);
+
+#[test]
+fn the_library_exports_each_function_of_the_simulator_and_no_other() {
+    let mut simulated: Vec<_> = dmr_sim::driver_functions().into_iter().map(|f| f.0).collect();
+    simulated.sort_unstable();
+    assert_eq!(exported(), simulated, "correct `src/functions.rs`, which is sorted");
 }
 
 #[test]
