@@ -31,17 +31,23 @@ fn check_lints(tree: &Tree, manifest: &str, found: &mut Vec<Violation>) {
     }
 }
 
-/// Finds unit tests in a library whose manifest builds no executable for them: they would never
-/// run.
+/// Finds unit tests in a library whose manifest builds no executable for them, in files that no
+/// integration test compiles by their path: they would never run.
 fn check_unit_tests(tree: &Tree, manifest: &str, found: &mut Vec<Violation>) {
     let text = tree.text(manifest).unwrap_or_default();
     let library = text.split("[lib]\n").nth(1).unwrap_or_default().split("\n[").next();
     if !library.is_some_and(|library| library.lines().any(|line| line == "test = false")) {
         return;
     }
-    let sources = format!("{}src/", manifest.trim_end_matches("Cargo.toml"));
-    for (path, text) in tree.ending(".rs").filter(|(path, _)| path.starts_with(&sources)) {
-        if text.lines().any(|line| line.trim() == "#[test]") {
+    let folder = manifest.trim_end_matches("Cargo.toml");
+    let of = |part: &str| {
+        let part = format!("{folder}{part}/");
+        tree.ending(".rs").filter(move |(path, _)| path.starts_with(&part))
+    };
+    for (path, text) in of("src") {
+        let attribute = format!("../{}\"]", path.trim_start_matches(folder));
+        let is_compiled = || of("tests").any(|(_, text)| text.contains(&attribute));
+        if text.lines().any(|line| line.trim() == "#[test]") && !is_compiled() {
             let message = format!("never runs: {manifest} has `test = false`");
             found.push(Violation::of(path, message));
         }
@@ -156,20 +162,25 @@ mod tests {
 
     #[test]
     fn a_unit_test_that_no_executable_is_built_for_is_found() {
-        let of = |library: &str| {
+        let of = |library: &str, test: &str| {
             let manifest = format!("[package]\nname = \"x\"\n\n[lib]\n{library}\n{LINTS}");
             let tree = Tree::from([
                 ("crates/memory/x/Cargo.toml", manifest.as_str()),
                 ("crates/memory/x/src/a.rs", "//! x\n#[test]\nfn f() {}\n"),
+                ("crates/memory/x/tests/units.rs", test),
             ]);
             let mut package = example::package("x");
             package["publish"] = json!([]);
             messages(&tree, package)
         };
-        assert_eq!(of("doctest = false\n"), [""; 0]);
+        assert_eq!(of("doctest = false\n", ""), [""; 0]);
         let never = "crates/memory/x/src/a.rs: never runs: crates/memory/x/Cargo.toml has \
                      `test = false`";
-        assert_eq!(of("test = false\n"), [never]);
+        assert_eq!(of("test = false\n", ""), [never]);
+        let other = "#[path = \"../src/b/a.rs\"]\nmod a;\n";
+        assert_eq!(of("test = false\n", other), [never]);
+        let this = "#[path = \"../src/a.rs\"]\nmod a;\n";
+        assert_eq!(of("test = false\n", this), [""; 0]);
     }
 
     #[test]
