@@ -3,54 +3,12 @@
 use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
 
 use super::refused::refuse;
+use super::since::SINCE;
 use super::symbols::symbols;
 use super::{chapter, put};
 use crate::abi::*;
 
 chapter![cuGetProcAddress, cuGetProcAddress_v2, cuGetExportTable];
-
-/// The functions whose suffix depends on the version that a program asks for: the version of CUDA
-/// whose header first replaces the name by the one with the suffix. All other functions have had
-/// their highest suffix since before CUDA 11.3, the first version with `cuGetProcAddress`.
-const SINCE: &[(&str, c_int)] = &[
-    ("cuCtxCreate_v3", c_int::MAX), // by its own name only
-    ("cuCtxCreate_v4", 13_000),
-    ("cuCtxGetDevice_v2", c_int::MAX),
-    ("cuCtxSynchronize_v2", c_int::MAX),
-    ("cuDeviceGetUuid_v2", 13_000),
-    ("cuEventElapsedTime_v2", 13_000),
-    ("cuGetProcAddress_v2", 12_000),
-    ("cuGraphAddDependencies_v2", 13_000),
-    ("cuGraphAddKernelNode_v2", 12_000),
-    ("cuGraphAddNode_v2", 13_000),
-    ("cuGraphAddNode_v3", c_int::MAX),
-    ("cuGraphExecKernelNodeSetParams_v2", 12_000),
-    ("cuGraphExecUpdate_v2", 12_000),
-    ("cuGraphGetEdges_v2", 13_000),
-    ("cuGraphInstantiateWithFlags", 12_000),
-    ("cuGraphKernelNodeGetParams_v2", 12_000),
-    ("cuGraphKernelNodeSetParams_v2", 12_000),
-    ("cuGraphNodeGetDependencies_v2", 13_000),
-    ("cuGraphNodeGetDependentNodes_v2", 13_000),
-    ("cuGraphNodeSetParams_v2", c_int::MAX),
-    ("cuGraphRemoveDependencies_v2", 13_000),
-    ("cuLaunchHostFunc_v2", c_int::MAX),
-    ("cuMemAdvise_v2", 13_000),
-    ("cuMemPrefetchAsync_v2", 13_000),
-    ("cuMemcpy3DBatchAsync_v2", 13_000),
-    ("cuMemcpyBatchAsync_v2", 13_000),
-    ("cuMulticastBindAddr_v2", c_int::MAX),
-    ("cuMulticastBindMem_v2", c_int::MAX),
-    ("cuStreamBatchMemOp_v2", 12_000),
-    ("cuStreamGetCaptureInfo_v2", 12_000),
-    ("cuStreamGetCaptureInfo_v3", 13_000),
-    ("cuStreamGetCtx_v2", c_int::MAX),
-    ("cuStreamUpdateCaptureDependencies_v2", 13_000),
-    ("cuStreamWaitValue32_v2", 12_000),
-    ("cuStreamWaitValue64_v2", 12_000),
-    ("cuStreamWriteValue32_v2", 12_000),
-    ("cuStreamWriteValue64_v2", 12_000),
-];
 
 /// Returns the symbol that a name stands for in a version of CUDA; with `per_thread` the one for
 /// which the null stream means the thread's own, if the function has a stream.
@@ -129,48 +87,4 @@ unsafe extern "C" fn cuGetExportTable(table: *mut *const c_void, id: *const [u8;
     }
     // SAFETY: the caller's pointer is null or writable.
     unsafe { put(table, std::ptr::null()) }.err().unwrap_or(ERROR_NOT_FOUND)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_stands_for_the_function_of_the_version_that_is_asked_for() {
-        let address = |name: &str| symbols().iter().find(|(known, _)| *known == name).map(|s| s.1);
-        for (name, version, symbol) in [
-            ("cuInit", 11_030, "cuInit"),
-            ("cuMemAlloc", 12_000, "cuMemAlloc_v2"),
-            ("cuCtxCreate", 12_080, "cuCtxCreate_v2"),
-            ("cuCtxCreate", 13_000, "cuCtxCreate_v4"),
-            ("cuCtxCreate_v3", 12_080, "cuCtxCreate_v3"),
-            ("cuEventElapsedTime", 12_080, "cuEventElapsedTime"),
-            ("cuStreamWaitValue32", 11_080, "cuStreamWaitValue32"),
-            ("cuStreamWaitValue32", 12_000, "cuStreamWaitValue32_v2"),
-            ("cuCtxSynchronize", 13_040, "cuCtxSynchronize"),
-            ("cuGraphInstantiate", 12_000, "cuGraphInstantiateWithFlags"),
-        ] {
-            assert!(address(symbol).is_some(), "{symbol}");
-            assert_eq!(resolve(name, version, false), address(symbol), "{name} of {version}");
-        }
-        for (name, version, symbol) in [
-            ("cuInit", 11_030, "cuInit"),
-            ("cuLaunchKernel", 12_000, "cuLaunchKernel_ptsz"),
-            ("cuMemcpyHtoD", 12_000, "cuMemcpyHtoD_v2_ptds"),
-            ("cuStreamWaitValue32", 11_080, "cuStreamWaitValue32_ptsz"),
-            ("cuStreamWaitValue32", 12_000, "cuStreamWaitValue32_v2_ptsz"),
-        ] {
-            assert!(address(symbol).is_some(), "{symbol}");
-            assert_eq!(resolve(name, version, true), address(symbol), "{name} of {version}");
-        }
-        assert_eq!(resolve("cuNothing", 13_000, true), None);
-        assert_eq!(resolve("cuLaunchKernel_ptsz", 13_000, true), None);
-    }
-
-    #[test]
-    fn every_function_with_a_version_of_its_own_exists() {
-        for (name, _) in SINCE {
-            assert!(symbols().iter().any(|(known, _)| known == name), "{name}");
-        }
-    }
 }

@@ -37,6 +37,7 @@ mod per_thread;
 mod pool;
 mod primary;
 mod refused;
+mod since;
 mod stream;
 mod stream_memory;
 mod symbols;

@@ -57,15 +57,3 @@ pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
     let all = chapters.into_iter().flatten();
     all.map(|(name, address)| (*name, address() as u64)).collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    #[test]
-    fn no_function_is_both_simulated_and_refused_and_the_refused_ones_are_sorted() {
-        let names: Vec<_> = super::symbols().into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
-        assert!(crate::driver::refused::SYMBOLS.is_sorted_by_key(|(name, _)| name));
-    }
-}

@@ -181,7 +181,7 @@ impl UniverseBuilder {
     }
 
     /// Calls `report` with each refusal, at the end of the call that was refused.
-    pub(crate) fn report_refusals(mut self, report: fn(&Refusal)) -> Self {
+    pub fn report_refusals(mut self, report: fn(&Refusal)) -> Self {
         self.0.report_refusal = Some(report);
         self
     }
