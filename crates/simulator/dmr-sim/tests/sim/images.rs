@@ -4,6 +4,7 @@
 
 use crate::support;
 use std::ffi::{CStr, CString, c_void};
+use std::io::Write;
 use std::ptr::null_mut;
 
 use crate::support::gpu::{self, fill, launch_threads, machine, malloc};
@@ -14,26 +15,21 @@ use CUresult::CUDA_SUCCESS;
 
 /// Fat binaries with `scale(float* values, float factor)`, which multiplies the value of each
 /// thread.
-const FAT_BINARIES: [(&[u8], &CStr); 4] = [
-    (
-        include_bytes!("../../../dmr-ptx/tests/fixtures/fatbin_plain.fatbin"),
-        c"../dmr-ptx/tests/fixtures/fatbin_plain.fatbin",
-    ),
-    (
-        include_bytes!("../../../dmr-ptx/tests/fixtures/fatbin_lz4.fatbin"),
-        c"../dmr-ptx/tests/fixtures/fatbin_lz4.fatbin",
-    ),
-    (
-        include_bytes!("../../../dmr-ptx/tests/fixtures/fatbin_zstd.fatbin"),
-        c"../dmr-ptx/tests/fixtures/fatbin_zstd.fatbin",
-    ),
-    (
-        include_bytes!("../../../dmr-ptx/tests/fixtures/fatbin_concat.fatbin"),
-        c"../dmr-ptx/tests/fixtures/fatbin_concat.fatbin",
-    ),
+const FAT_BINARIES: [&[u8]; 4] = [
+    include_bytes!("../../../dmr-ptx/tests/fixtures/fatbin_plain.fatbin"),
+    include_bytes!("../../../dmr-ptx/tests/fixtures/fatbin_lz4.fatbin"),
+    include_bytes!("../../../dmr-ptx/tests/fixtures/fatbin_zstd.fatbin"),
+    include_bytes!("../../../dmr-ptx/tests/fixtures/fatbin_concat.fatbin"),
 ];
 const MACHINE_CODE: &[u8] = include_bytes!("../../../dmr-ptx/tests/fixtures/fatbin_cubin.fatbin");
-const MACHINE_CODE_FILE: &CStr = c"../dmr-ptx/tests/fixtures/fatbin_cubin.fatbin";
+
+/// Writes an image to a file, which is removed when it is dropped, and returns the file's path.
+fn file_of(image: &[u8]) -> (tempfile::NamedTempFile, CString) {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(image).unwrap();
+    let path = CString::new(file.path().to_str().unwrap()).unwrap();
+    (file, path)
+}
 
 /// `__fatBinC_Wrapper_t`
 #[repr(C)]
@@ -160,7 +156,8 @@ fn link(kind: CUjitInputType, image: Option<&[u8]>, file: &CStr) -> Result<CUmod
 fn sim_a_fat_binary_is_loaded_by_every_call_with_and_without_a_wrapper() {
     let (universe, _gpu) = machine();
     let fat = CUjitInputType::CU_JIT_INPUT_FATBINARY;
-    for (image, file) in FAT_BINARIES {
+    for image in FAT_BINARIES {
+        let (_file, path) = file_of(image);
         let wrapper = wrapper(image);
         let wrapped = (&raw const wrapper).cast::<c_void>();
         let plain = image.as_ptr().cast();
@@ -196,8 +193,8 @@ fn sim_a_fat_binary_is_loaded_by_every_call_with_and_without_a_wrapper() {
         let nn2 = null_mut();
         // SAFETY: as above.
         unsafe {
-            assert_eq!(sys::cuModuleLoad(&mut module, file.as_ptr()), CUDA_SUCCESS);
-            let path = file.as_ptr();
+            assert_eq!(sys::cuModuleLoad(&mut module, path.as_ptr()), CUDA_SUCCESS);
+            let path = path.as_ptr();
             let code = sys::cuLibraryLoadFromFile(&mut library, path, n, nn, 0, n2, nn2, 0);
             assert_eq!(code, CUDA_SUCCESS);
             let code = sys::cuLibraryGetKernel(&mut kernel, library, c"scale".as_ptr());
@@ -208,7 +205,7 @@ fn sim_a_fat_binary_is_loaded_by_every_call_with_and_without_a_wrapper() {
         // SAFETY: the wrapper is this long.
         let wrapped = unsafe { std::slice::from_raw_parts(wrapped.cast(), size_of::<Wrapper>()) };
         for input in [Some(wrapped), Some(image), None] {
-            scales(function(link(fat, input, file).unwrap(), c"scale"));
+            scales(function(link(fat, input, &path).unwrap(), c"scale"));
         }
     }
     assert!(universe.refusals().is_empty(), "{:?}", universe.refusals());
@@ -229,8 +226,9 @@ fn sim_machine_code_alone_is_refused_with_the_reason() {
         assert!(logs.errors().contains("machine code for sm_90 and no PTX"), "{}", logs.errors());
     }
     let mut module = null_mut();
+    let (_file, path) = file_of(MACHINE_CODE);
     // SAFETY: as above.
-    let code = unsafe { sys::cuModuleLoad(&mut module, MACHINE_CODE_FILE.as_ptr()) };
+    let code = unsafe { sys::cuModuleLoad(&mut module, path.as_ptr()) };
     assert_eq!(code, NO_BINARY);
     let fat = CUjitInputType::CU_JIT_INPUT_FATBINARY;
     assert_eq!(link(fat, Some(MACHINE_CODE), c""), Err(NO_BINARY));
@@ -248,7 +246,7 @@ fn sim_machine_code_alone_is_refused_with_the_reason() {
 #[test]
 fn sim_a_damaged_fat_binary_or_wrapper_is_an_invalid_image() {
     let (_universe, _gpu) = machine();
-    let (image, _) = FAT_BINARIES[2];
+    let image = FAT_BINARIES[2];
     let mut damaged = image.to_vec();
     damaged[16 + 64 + 900..].fill(0x55);
     let mut logs = Logs::new();
