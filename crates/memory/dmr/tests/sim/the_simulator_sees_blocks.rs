@@ -151,27 +151,3 @@ fn an_observer_is_the_pool_s_and_refused_for_another_backend() {
     let error = builder.build().unwrap_err().to_string();
     assert!(error.contains("`observer` is for `Backend::Pool`"), "{error}");
 }
-
-/// Not in this library, whatever layers the call goes through.
-#[test]
-fn the_call_site_of_a_race_is_the_program_s_own() {
-    let universe = Universe::builder().capture_call_sites(true).build().unwrap();
-    let rig = Rig::in_universe(&universe);
-    let gpu = builder(&rig).build().unwrap();
-    let stream = rig.stream();
-    let other = rig.stream();
-    let x = DeviceBuffer::<u8>::zeroed(&gpu, &stream, 64).unwrap();
-    let line = line!() - 1;
-    set(&other, x.block().unwrap().ptr(), 64);
-    let reports = universe.reports();
-    assert!(!reports.is_empty());
-    for site in reports.iter().filter_map(|report| report.first.as_ref()) {
-        let place = site.call_site().expect("a call site");
-        assert!(
-            place.contains(&format!("tests/sim/the_simulator_sees_blocks.rs:{line}:")),
-            "{place}"
-        );
-    }
-    rig.device().synchronize().unwrap();
-    drop((x, stream, other, gpu));
-}

@@ -3,8 +3,8 @@
 //! Bindings look up every name of their interface, some of them when they load, and fail if one is
 //! missing. So each name that a version of cudarc looks up exists: a call returns
 //! `CUDA_ERROR_NOT_SUPPORTED` and is counted under its name. A function that becomes simulated
-//! moves from this list into the chapter that it belongs to; `tests/driver_names.rs` compares both
-//! with the bindings.
+//! moves from this list into the chapter that it belongs to; `tests/build/driver_names.rs`
+//! compares both with the bindings.
 
 use std::ffi::c_int;
 

@@ -3,7 +3,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod call_stacks;
 mod capacity;
 mod capture;
 mod contexts;
@@ -11,7 +10,6 @@ mod copies;
 mod copies_2d;
 mod cudarc;
 mod devices;
-mod driver_names;
 mod entry_points;
 mod events;
 mod faults;

@@ -44,10 +44,10 @@ fn a_report_shows_all_frames_of_the_program_with_the_innermost_first() {
     let (report, lines) = race(Universe::builder().capture_call_stacks(true));
     let stack = report.second.call_stack();
     for (place, line) in stack.iter().zip(lines) {
-        assert!(place.contains(&format!("tests/sim/call_stacks.rs:{line}:")), "{stack:?}");
+        assert!(place.contains(&format!("tests/build/call_stacks.rs:{line}:")), "{stack:?}");
     }
     assert!(stack.len() >= 4, "with the test and its helper: {stack:?}");
-    assert!(stack.iter().all(|place| place.contains("sim/call_stacks.rs")), "{stack:?}");
+    assert!(stack.iter().all(|place| place.contains("build/call_stacks.rs")), "{stack:?}");
     let text = report.to_string();
     assert!(text.contains(&format!(", at {}\n    called at {}\n", stack[0], stack[1])), "{text}");
 }
