@@ -285,6 +285,10 @@ fn main() -> std::process::ExitCode {
             eprintln!("{} images, {}", number - first + 1, peak_memory());
         }
     }
+    if machine.is_some_and(|last| last.has_panicked()) {
+        panics += 1;
+        eprintln!("one of the last inputs panics in a kernel");
+    }
     eprintln!(
         "{count} images from {first}, {loaded} ended without an error, {ran} launches in these, {panics} panics, {:?}; the \
          slowest, {}, took {:?}; {}",
