@@ -1,7 +1,9 @@
 //! A device, a stream pool and device operations: on a GPU if there is one, otherwise simulated.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use cudarc::driver::CudaContext;
+use dmr_core::sync::lock;
 use dmr_core::{DeviceMemoryResource, DeviceOps, StreamId};
 use dmr_sim::{Driver, Universe};
 use dmr_streams::{Device, PatternOps, StreamLease, StreamPool, StreamPoolConfig};
@@ -75,6 +77,9 @@ impl Rig {
         let index = config.device;
         let ordinal = universe.as_ref().map_or(index, |universe| universe.ordinal(index));
         let device = Device::open(ordinal).expect("a device");
+        if universe.is_none() {
+            keep(device.context());
+        }
         let streams = StreamPool::new(device, config.streams).expect("a stream pool");
         let ops = Arc::new(PatternOps::new(Arc::clone(&streams)).expect("device operations"));
         Self { ops, streams, universe }
@@ -182,6 +187,16 @@ impl Rig {
             let verdict = universe.finish();
             assert!(verdict.is_clean(), "{verdict}");
         }
+    }
+}
+
+/// Keeps the context of a GPU for the other rigs of the process: the driver destroys it with its
+/// last user, and takes about 0.2 s to make the next.
+fn keep(context: &Arc<CudaContext>) {
+    static KEPT: Mutex<Vec<Arc<CudaContext>>> = Mutex::new(Vec::new());
+    let mut kept = lock(&KEPT);
+    if kept.iter().all(|other| other.ordinal() != context.ordinal()) {
+        kept.push(Arc::clone(context));
     }
 }
 
