@@ -95,9 +95,34 @@ fn tests_on_the_gpu_run_one_by_one_and_know_their_driver_and_bundle() {
     let check = "[ \"$DMR_DRIVER\" = cuda ] && [ \"$*\" = --test-threads=1 ] \
                  && [ -x \"$DMR_BUNDLE/bin/dmr\" ] && echo 'test result: ok. 1 passed; 0 failed'";
     let simulated = "[ $# = 0 ] && echo 'test result: ok. 1 passed; 0 failed'";
-    let given = [("tests/a.it", check), ("tests/a.sim", simulated), ("bin/dmr", info)];
+    let mut given = vec![("tests/a.it", check), ("bin/dmr", info)];
+    given.extend(NO_GPU.map(|path| (path, simulated)));
     let output = run(&given, &["cuda"]);
     assert!(output.status.success(), "{}", text(&output));
+}
+
+/// Test executables that use no GPU.
+const NO_GPU: [&str; 4] =
+    ["tests/a.sim", "tests/a.sim_boot", "tests/a.unit-b", "tests/dmr-ptx-arith.it"];
+
+#[test]
+fn tests_that_use_no_gpu_run_beside_the_others_and_are_counted() {
+    // In the folder of the logs: each waits for the other.
+    let meet = |own: &str, other: &str| {
+        format!("touch {own}; until [ -e {other} ]; do sleep 0.01; done; {PASSES}")
+    };
+    for path in NO_GPU {
+        let [here, there] = [meet("here", "there"), meet("there", "here")];
+        let output = run(&[("tests/a.it", &here), (path, &there)], &["cuda"]);
+        let text = text(&output);
+        assert!(output.status.success(), "{text}");
+        assert!(text.contains("cuda: 7 executables, 9 tests passed, 0 failed"), "{text}");
+        let output = run(&[(path, "echo why; exit 101")], &["cuda"]);
+        let text = self::text(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains(": exit status 101") && text.contains("    why"), "{text}");
+        assert!(text.contains("cuda: 6 executables, 3 tests passed, 1 failed"), "{text}");
+    }
 }
 
 #[test]
