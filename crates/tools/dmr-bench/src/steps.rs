@@ -109,8 +109,8 @@ fn allocate_free(machine: &Machine, name: &str) -> Result<Option<Step>, BenchErr
     Ok(Some(Step { name: format!("allocate_free/{name}"), leaves_rows, repeat }))
 }
 
-/// Prepares and finishes writes to `BLOCKS` blocks on their home stream; `None` where uses are not
-/// tracked.
+/// Prepares and finishes writes to `BLOCKS` blocks on their home stream, one of two; `None` where
+/// uses are not tracked.
 fn prepare_finish<const BLOCKS: usize>(
     machine: &Machine,
     name: &str,
@@ -119,10 +119,13 @@ fn prepare_finish<const BLOCKS: usize>(
         return Ok(None);
     };
     let lease = streams.acquire()?;
+    let second = streams.acquire()?;
     let blocks = Blocks::new(resource, &lease, BLOCKS)?;
     let uses: Vec<_> =
         blocks.held.iter().map(|block| BlockUse::new(block.id(), Access::Write)).collect();
     let repeat = Box::new(move || {
+        // With one stream no event would be recorded.
+        let _ = &second;
         let mut tokens = UseTokens::new(lease.id());
         if let Some(tracking) = blocks.resource.use_tracking() {
             tracking.prepare(black_box(&uses), &mut tokens)?;
@@ -143,6 +146,7 @@ fn prepare_finish_parts<const PARTS: usize>(
         return Ok(None);
     };
     let lease = streams.acquire()?;
+    let second = streams.acquire()?;
     let blocks = Blocks::new(resource, &lease, 1)?;
     let block = blocks.held[0].id();
     let bytes = BYTES / PARTS;
@@ -153,6 +157,8 @@ fn prepare_finish_parts<const PARTS: usize>(
     };
     let uses: Vec<_> = (0..PARTS).map(part).collect();
     let repeat = Box::new(move || {
+        // With one stream no event would be recorded.
+        let _ = &second;
         let mut tokens = UseTokens::new(lease.id());
         if let Some(tracking) = blocks.resource.use_tracking() {
             tracking.prepare(black_box(&uses), &mut tokens)?;
@@ -171,10 +177,13 @@ fn launch(machine: &Machine, name: &str) -> Result<Option<Step>, BenchError> {
         return Ok(None);
     };
     let lease = tracking.streams.acquire()?;
+    let second = tracking.streams.acquire()?;
     let block = || Blocks::new(Arc::clone(&tracking.resource), &lease, 1);
     let from = block()?;
     let mut to = block()?;
     let repeat = Box::new(move || {
+        // With one stream no event would be recorded.
+        let _ = &second;
         let mut launch = LaunchRecorder::new_strict(lease.id());
         black_box((launch.read(&from.held[0]), launch.write(&mut to.held[0])));
         launch.launch(&tracking, |_| Ok::<_, BenchError>(())).map_err(BenchError::new)
