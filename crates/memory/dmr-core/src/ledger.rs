@@ -40,6 +40,14 @@ impl UseId {
         Self((slot as u64) << SEQ_BITS | seq)
     }
 
+    /// As [`new`](Self::new), for a number that is known to be at most [`MAX_SEQ`](Self::MAX_SEQ).
+    #[must_use]
+    #[inline(always)]
+    pub const fn from_parts(slot: usize, seq: u64) -> Self {
+        debug_assert!(seq <= Self::MAX_SEQ);
+        Self((slot as u64) << SEQ_BITS | seq)
+    }
+
     /// Returns the use in a word that [`get`](Self::get) returned; `None` for 0.
     #[must_use]
     #[inline]
@@ -123,18 +131,25 @@ impl Ledger {
         Self::default()
     }
 
+    /// Returns whether the last write is of the stream in `slot`.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_written_on(&self, slot: usize) -> bool {
+        self.last_write.is_some_and(|write| write.slot() == slot)
+    }
+
+    /// Makes this the last write: of a stream that has waited for all uses in the ledger, which has
+    /// no reads.
+    #[inline(always)]
+    pub fn set_last_write(&mut self, write: UseId) {
+        debug_assert!(self.reads.is_empty());
+        self.last_write = Some(write);
+    }
+
     /// Makes the ledger of a new block: its allocation counts as a write on its home stream.
     #[must_use]
     pub fn allocated(home: UseId) -> Self {
         Self { last_write: Some(home), reads: SmallVec::new() }
-    }
-
-    /// Makes this the ledger that [`allocated`](Self::allocated) returns, and keeps its memory on
-    /// the host heap for the next block.
-    #[inline(always)]
-    pub fn restart(&mut self, home: UseId) {
-        self.clear();
-        self.last_write = Some(home);
     }
 
     /// Removes all entries, and keeps the ledger's memory on the host heap for the next block.
@@ -216,13 +231,6 @@ impl Ledger {
             Some(read) => *read = used.max(*read),
             None => self.reads.push(used),
         }
-    }
-
-    /// Removes the entries for which `keep` returns `false`: the caller has found that they are
-    /// done.
-    pub fn retain(&mut self, mut keep: impl FnMut(UseId) -> bool) {
-        self.reads.retain(|read| keep(*read));
-        self.last_write = self.last_write.filter(|write| keep(*write));
     }
 
     /// Returns all entries: reads first, then the last write.

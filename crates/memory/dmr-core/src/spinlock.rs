@@ -65,12 +65,6 @@ impl<T> SpinLock<T> {
         Self { is_locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Makes a lock in the state that [`leave_locked`](SpinLockGuard::leave_locked) leaves it in.
-    #[must_use]
-    pub fn new_locked(value: T) -> Self {
-        Self { is_locked: AtomicBool::new(true), value: UnsafeCell::new(value) }
-    }
-
     /// Locks it; waits while another thread holds the lock.
     #[inline]
     pub fn lock(&self) -> SpinLockGuard<'_, T> {
@@ -84,42 +78,6 @@ impl<T> SpinLock<T> {
     #[inline]
     pub fn try_lock(&self) -> Option<SpinLockGuard<'_, T>> {
         self.try_acquire().then(|| SpinLockGuard { lock: self })
-    }
-
-    /// Locks as [`lock`](Self::lock) does, but returns `None` once `may_unlock` returns `false`:
-    /// then the lock may never be unlocked.
-    #[inline(always)]
-    pub fn lock_while(&self, may_unlock: impl Fn() -> bool) -> Option<SpinLockGuard<'_, T>> {
-        if may_unlock() && (self.try_acquire() || self.acquire_while(may_unlock)) {
-            Some(SpinLockGuard { lock: self })
-        } else {
-            None
-        }
-    }
-
-    #[cold]
-    fn acquire_while(&self, may_unlock: impl Fn() -> bool) -> bool {
-        let mut attempts = 0;
-        while may_unlock() {
-            if self.try_acquire() {
-                return true;
-            }
-            pause(attempts);
-            attempts += 1;
-        }
-        false
-    }
-
-    /// Returns access to a lock that was left locked.
-    ///
-    /// # Safety
-    ///
-    /// A thread has [left it locked](SpinLockGuard::leave_locked), or made it so. What that thread
-    /// has written happens before this call, and this is the only call for that.
-    #[inline]
-    #[must_use]
-    pub unsafe fn resume(&self) -> SpinLockGuard<'_, T> {
-        SpinLockGuard { lock: self }
     }
 
     #[inline]
@@ -143,14 +101,6 @@ impl<T> SpinLock<T> {
                 return;
             }
         }
-    }
-}
-
-impl<T> SpinLockGuard<'_, T> {
-    /// Leaves the lock locked: only [`SpinLock::resume`] gives access to the value again.
-    #[inline]
-    pub fn leave_locked(self) {
-        std::mem::forget(self);
     }
 }
 
@@ -232,7 +182,6 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use loom::sync::Arc;
-    use loom::sync::atomic::AtomicUsize;
 
     use super::*;
 
@@ -254,45 +203,6 @@ mod loom_tests {
             // SAFETY: the lock is held.
             let counted = lock.lock().with(|count| unsafe { *count });
             assert_eq!(counted, 2);
-        });
-    }
-
-    /// As in the use table, where the lock of a free slot is left locked: a thread that looks for
-    /// the block that was there returns, and has not unlocked the slot for two others.
-    #[test]
-    fn a_late_thread_does_not_unlock_what_is_left_locked() {
-        type Shared = (SpinLock<loom::cell::UnsafeCell<usize>>, AtomicUsize);
-        fn count(held: SpinLockGuard<'_, loom::cell::UnsafeCell<usize>>) {
-            // SAFETY: the lock is held.
-            held.with_mut(|count| unsafe { *count += 1 });
-        }
-        loom::model(|| {
-            let shared = Arc::new((SpinLock::new(Default::default()), AtomicUsize::new(1)));
-            let spawn = |act: fn(&Shared)| {
-                let shared: Arc<Shared> = Arc::clone(&shared);
-                loom::thread::spawn(move || act(&shared))
-            };
-            let late = spawn(|(lock, occupant)| {
-                let is_there = || occupant.load(Ordering::Acquire) == 1;
-                if let Some(held) = lock.lock_while(is_there).filter(|_| is_there()) {
-                    count(held);
-                }
-            });
-            let (lock, occupant) = &*shared;
-            let held = lock.lock();
-            occupant.store(0, Ordering::Release);
-            held.leave_locked();
-            // SAFETY: left locked just above.
-            count(unsafe { lock.resume() });
-            let enter: fn(&Shared) = |(lock, _)| {
-                if let Some(held) = lock.try_lock() {
-                    count(held);
-                }
-            };
-            let next = spawn(enter);
-            enter(&shared);
-            late.join().unwrap();
-            next.join().unwrap();
         });
     }
 }

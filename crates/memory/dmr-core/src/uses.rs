@@ -100,17 +100,38 @@ impl UseToken {
 #[must_use = "uses that are never finished keep their blocks from being freed"]
 pub struct UseTokens {
     stream: StreamId,
+    launch: u64,
     tokens: SmallVec<[UseToken; 8]>,
 }
 
-const _: () = assert!(size_of::<UseTokens>() <= 152);
+const _: () = assert!(size_of::<UseTokens>() <= 160);
 
 impl UseTokens {
     /// Makes tokens without windows, for `stream`. Up to 8 windows need no allocation on the host
     /// heap.
     #[inline]
     pub fn new(stream: StreamId) -> Self {
-        Self { stream, tokens: SmallVec::new() }
+        Self { stream, launch: 0, tokens: SmallVec::new() }
+    }
+
+    /// Returns the number that the resource has [given the launch](Self::set_launch); 0 before.
+    #[must_use]
+    #[inline]
+    pub const fn launch(&self) -> u64 {
+        self.launch
+    }
+
+    /// Sets the number by which the resource that opens the windows knows the launch, if it numbers
+    /// launches. [`clear`](Self::clear) removes it.
+    ///
+    /// # Safety
+    ///
+    /// The caller is that resource. As for [`push`](Self::push): the number may end all windows of
+    /// the launch.
+    #[inline]
+    #[allow(unsafe_code, reason = "opening windows is what a resource does")]
+    pub unsafe fn set_launch(&mut self, launch: u64) {
+        self.launch = launch;
     }
 
     /// Adds a window that is open on [`stream`](Self::stream). `ticket` is the number by which the
@@ -162,9 +183,10 @@ impl UseTokens {
         self.tokens.truncate(len);
     }
 
-    /// Removes all windows, which have been closed.
+    /// Removes all windows, which have been closed, and the number of the launch.
     #[inline]
     pub fn clear(&mut self) {
+        self.launch = 0;
         self.tokens.clear();
     }
 

@@ -128,10 +128,10 @@ impl StreamPool {
             Some(created) => created,
             None => self.create(slot, priority).inspect_err(|_| self.untake(slot))?,
         };
-        if let Some(slot) = self.entry(slot) {
-            slot.set_lease(lease);
-        }
         let id = self.id_of(slot, lease);
+        if let Some(entry) = self.entry(slot) {
+            entry.set_lease(id);
+        }
         let stream = Arc::clone(&created.stream);
         Ok(StreamLease::new(Arc::clone(self), id, stream))
     }

@@ -143,7 +143,7 @@ impl StreamPool {
     /// Returns the error for a stream that cannot be retired now.
     fn held(&self, id: StreamId, held_by: HeldBy) -> ResourceError {
         let problem = match held_by {
-            HeldBy::Window => match self.slots().block_with_window_on(id) {
+            HeldBy::Window => match self.slots().block_with_window_on(id, self.progress()) {
                 Some(block) => StreamProblem::open_window(block),
                 // It was closed just now, by a call that may not have ended.
                 None => StreamProblem::InCall,
@@ -182,15 +182,15 @@ impl StreamPool {
         leases[index].is_taken = ready.is_ok();
         ready?;
         let slot = self.entry(index).ok_or_else(|| misuse(StreamProblem::NotAdopted))?;
+        let id = self.id_of(index, taken.numbers.lease);
         if taken.is_new {
             self.progress().continue_with_next(index);
             slot.begin_stream(&mut leases, stream, taken.numbers);
         } else {
-            slot.set_lease(taken.numbers.lease);
+            slot.set_lease(id);
         }
         let known = slot.adopted(&leases).map(Arc::clone);
         drop(leases);
-        let id = self.id_of(index, taken.numbers.lease);
         let stream = known.ok_or_else(|| self.misuse(id))?;
         Ok(StreamLease::new(Arc::clone(self), id, stream))
     }

@@ -15,6 +15,7 @@ use dmr_core::{ResourceError, ResourceResult, StreamId};
 
 use crate::event::DriverEvent;
 use crate::holds::Holds;
+use crate::own_stream::CaptureLook;
 use crate::relaxed::in_relaxed_mode;
 use crate::stream_entry::StreamEntry;
 use crate::{Device, StreamPool};
@@ -77,8 +78,8 @@ impl StreamPool {
         // The guard is made in one place: made in two, it passes through memory (7 ns for each call
         // of the pool).
         let is_entered = match holds {
-            Some(holds) => slot.enter_adopted(holds, id.lease()),
-            None => slot.admits_own(id.lease()) && slot.own().is_some(),
+            Some(holds) => slot.enter_adopted(holds, id),
+            None => slot.admits_own(id),
         };
         if is_entered { Some(StreamGuard { pool: self, slot, id, holds }) } else { None }
     }
@@ -105,7 +106,8 @@ impl StreamPool {
         let holds = slot.holds();
         let is_live = match holds {
             Some(holds) => holds.enter(),
-            None => slot.own().map(|_| true)?,
+            None if slot.is_own_home(home) => true,
+            None => return None,
         };
         Some(match is_live {
             true => HomeStream::Live(StreamGuard { pool: self, slot, id: home, holds }),
@@ -235,6 +237,18 @@ impl<'p> StreamGuard<'p> {
         self.call(|on| unsafe { result::event::record(event.handle(), on) })
     }
 
+    /// Records an event as [`record_event`](Self::record_event) does, where that has failed with
+    /// this error because the context was not current.
+    #[cold]
+    pub(crate) fn record_event_again(
+        &self,
+        event: &DriverEvent,
+        error: DriverError,
+    ) -> Result<(), DriverError> {
+        // SAFETY: as in `record_event`.
+        self.call_again(|on| unsafe { result::event::record(event.handle(), on) }, error)
+    }
+
     /// Makes the stream wait for an event of its device.
     ///
     /// # Errors
@@ -271,6 +285,16 @@ impl<'p> StreamGuard<'p> {
         }
     }
 
+    /// Returns the result of [`refuse_capture`](Self::refuse_capture) for a look that was made
+    /// without a second call where the context is not current.
+    #[cold]
+    pub(crate) fn refuse_look(&self, look: CaptureLook) -> ResourceResult<()> {
+        match look.or_else(|error| self.call_again(capture_status_of, error)) {
+            Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) => Ok(()),
+            status => Err(self.capture_error(status)),
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn capture_error(&self, status: Result<CUstreamCaptureStatus, DriverError>) -> ResourceError {
@@ -295,12 +319,7 @@ impl<'p> StreamGuard<'p> {
 
     #[inline(always)]
     fn capture_status(&self) -> Result<CUstreamCaptureStatus, DriverError> {
-        self.call(|stream| {
-            let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-            // SAFETY: the stream is alive while there is a guard.
-            unsafe { sys::cuStreamIsCapturing(stream, &mut status) }.result()?;
-            Ok(status)
-        })
+        self.call(capture_status_of)
     }
 
     /// Returns the device of the stream.
@@ -323,6 +342,15 @@ impl<'p> StreamGuard<'p> {
             holds.open_windows(windows);
         }
     }
+}
+
+/// Returns whether a stream, which is alive, is capturing a graph.
+#[inline(always)]
+fn capture_status_of(stream: sys::CUstream) -> CaptureLook {
+    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: the caller has a guard of the stream.
+    unsafe { sys::cuStreamIsCapturing(stream, &mut status) }.result()?;
+    Ok(status)
 }
 
 impl<'p> HomeStream<'p> {

@@ -52,6 +52,8 @@ use crate::{Device, StreamPoolConfig};
 /// [`new`](Self::new) for how it enters that mode.
 pub struct StreamPool {
     id: StreamPoolId,
+    /// The permanent id of slot 0.
+    default_stream: StreamId,
     device: Device,
     pub(crate) priority: i32,
     /// The pool's own streams, then library streams, then those of other owners. (In a forked child
@@ -91,6 +93,7 @@ impl StreamPool {
             .ok_or(ResourceError::capacity("stream pools of a process", (1 << 24) - 2))?;
         let pool = Self {
             id,
+            default_stream: id_of(id, 0, PERMANENT),
             device,
             priority: config.priority,
             slots: LeakedInChild::new(own.chain(adopted).collect()),
@@ -131,7 +134,7 @@ impl StreamPool {
     #[must_use]
     #[inline]
     pub fn default_stream(&self) -> StreamId {
-        self.permanent_id(0)
+        self.default_stream
     }
 
     /// Returns cudarc's stream of an id, for a program that works with cudarc. Takes no lock. An
@@ -236,7 +239,7 @@ impl StreamPool {
         let id = if stream.is_default() { self.default_stream() } else { stream };
         if id.pool() == Some(self.id)
             && let Some(slot) = self.slots.get(id.slot())
-            && slot.admits(id.lease())
+            && slot.admits(id)
             && slot.is_live()
         {
             return Ok(id);
@@ -251,7 +254,7 @@ impl StreamPool {
         }
         let created = PoolStream { stream: self.device.new_stream(priority)?, priority };
         crate::names::name_stream(&created.stream, slot);
-        Ok(self.slots[slot].set_own(created))
+        Ok(self.slots[slot].set_own(created, self.id_of(slot, PERMANENT)))
     }
 
     /// Creates a stream of the pool's priority that has no slot, for the caller.
@@ -267,8 +270,7 @@ impl StreamPool {
 
     #[inline]
     pub(crate) fn id_of(&self, slot: usize, lease: u32) -> StreamId {
-        // Slots and leases are within the limits: `new`, `take` and `take_entry_for` check them.
-        StreamId::from_parts(self.id, slot, lease).unwrap_or(StreamId::DEFAULT)
+        id_of(self.id, slot, lease)
     }
 
     pub(crate) fn leases(&self) -> Locked<'_, Box<[LeaseState]>> {
@@ -278,6 +280,12 @@ impl StreamPool {
     pub(crate) fn lease_table(&self) -> &LeaseTable<Box<[LeaseState]>> {
         &self.leases
     }
+}
+
+#[inline]
+fn id_of(pool: StreamPoolId, slot: usize, lease: u32) -> StreamId {
+    // Slots and leases are within the limits: `new`, `take` and `take_entry_for` check them.
+    StreamId::from_parts(pool, slot, lease).unwrap_or(StreamId::DEFAULT)
 }
 
 impl Drop for StreamPool {

@@ -12,6 +12,7 @@ use dmr_core::{ResourceError, ResourceResult};
 use crate::event::DriverEvent;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 use crate::timeline::{StreamEvent, Timeline};
+use crate::uses::Launches;
 
 /// `CUDA_ERROR_CAPTURED_EVENT`.
 const CAPTURED_EVENT: i32 = 907;
@@ -27,7 +28,10 @@ pub(crate) struct Progress {
     pub(crate) is_announced: AtomicBool,
 }
 
-type Timelines = [CachePadded<Timeline<DriverEvent>>];
+type Timelines = [CachePadded<Line>];
+
+/// The timeline of a stream of a pool.
+pub(crate) type Line = Timeline<DriverEvent>;
 
 /// Remembers the end of streams' work for a thread that queries events itself. It keeps no stream
 /// pool alive: the thread can be the last owner of the timelines, whose events it destroys then,
@@ -87,6 +91,12 @@ impl Progress {
         }
     }
 
+    /// Returns the timeline of the stream in `slot`.
+    #[inline(always)]
+    pub(crate) fn timeline(&self, slot: usize) -> Option<&Line> {
+        self.timelines.get(slot).map(|timeline| &**timeline)
+    }
+
     /// Returns the use that stands for all work submitted to the stream in `slot` so far: that of
     /// an allocation that was just submitted.
     #[inline]
@@ -144,10 +154,26 @@ impl Progress {
         CompletionLog(std::sync::Arc::downgrade(&self.timelines))
     }
 
-    /// Numbers a use that was submitted to the stream in `slot`, without an event.
-    pub(crate) fn number(&self, slot: usize) -> u64 {
-        let timeline = &self.timelines[slot];
-        timeline.number(&timeline.lock())
+    /// Begins a launch on the stream in `slot`, and returns its number.
+    pub(crate) fn begin_launch(&self, slot: usize) -> u64 {
+        self.timelines[slot].begin_launch()
+    }
+
+    /// Ends a launch that has no windows any more and whose work was not submitted.
+    pub(crate) fn end_unused(&self, slot: usize, launch: u64) {
+        if let Some(timeline) = self.timeline(slot).filter(|_| launch != 0) {
+            timeline.end_unused(launch);
+        }
+    }
+
+    /// Forgets a launch that was overtaken and has closed its windows.
+    pub(crate) fn forget_overtaken(&self, slot: usize, launch: u64) {
+        self.timelines[slot].forget_overtaken(launch);
+    }
+
+    /// Remembers that the uses of the stream in `slot` up to `seq` are done.
+    pub(crate) fn raise_done(&self, slot: usize, seq: u64) {
+        self.timelines[slot].raise_done(seq);
     }
 
     /// Makes `last` cover all work of the stream in `slot`, which was just retired; it was recorded
@@ -166,5 +192,26 @@ impl Progress {
     #[inline]
     pub(crate) fn reach(&self) -> usize {
         self.reach.load(Ordering::Relaxed)
+    }
+}
+
+impl Launches for Progress {
+    #[inline(always)]
+    fn is_over(&self, launch: UseId) -> bool {
+        self.timeline(launch.slot()).is_some_and(|timeline| timeline.is_over(launch.seq()))
+    }
+
+    fn watch(&self, launch: UseId) -> bool {
+        self.timeline(launch.slot()).is_some_and(|timeline| timeline.watch(launch.seq()))
+    }
+
+    #[inline]
+    fn is_done(&self, used: UseId) -> bool {
+        self.is_done(used)
+    }
+
+    #[inline]
+    fn holds_up(&self, slot: usize, used: UseId) -> bool {
+        self.holds_up(slot, used)
     }
 }

@@ -6,15 +6,37 @@
 //! for that reason discards its event.
 
 use cudarc::driver::CudaStream;
+use cudarc::driver::result::DriverError;
 use dmr_core::ledger::UseId;
 use dmr_core::spinlock::pause;
 use dmr_core::{ResourceError, ResourceResult};
 
 use crate::event::DriverEvent;
-use crate::progress::{Event, Progress};
+use crate::own_stream::{CaptureLook, is_none};
+use crate::progress::{Event, Line, Progress};
 use crate::sync::Ordering;
-use crate::timeline::{Cover, StreamEvent};
-use crate::{Device, HomeStream, StreamGuard, StreamPool};
+use crate::timeline::{Cover, End, StreamEvent};
+use crate::{Device, HomeStream, OwnStream, StreamGuard, StreamPool};
+
+/// A launch that has ended.
+pub(crate) struct EndedLaunch<'p> {
+    pub(crate) end: End,
+    pub(crate) left: Left<'p>,
+}
+
+/// What is left to do for a launch that has ended.
+#[derive(Clone, Copy)]
+pub(crate) enum Left<'p> {
+    Nothing,
+    /// A look for a capture.
+    Look,
+    /// Recording this event, or a new one.
+    Record(Option<&'p StreamEvent<DriverEvent>>),
+    /// Recording this event, which has failed: perhaps the context was not current.
+    RecordAgain(&'p StreamEvent<DriverEvent>, DriverError),
+    /// The look for a capture has found one, which may have this event, or has failed.
+    Captured(Option<&'p StreamEvent<DriverEvent>>, CaptureLook),
+}
 
 impl Progress {
     /// Makes the stream wait for an event.
@@ -54,25 +76,74 @@ impl Progress {
         Ok(())
     }
 
-    /// Numbers a use that was submitted, writes the number to `marked`, and records an event for
-    /// the use if there is more than one stream: without one, a stream that must wait for the use
-    /// waits for an event with a later number. If recording fails, or the stream turns out to
-    /// capture a graph, the number still stands and the use is unrecorded.
+    /// Ends a launch whose work was submitted, and takes an event for its uses if there is more than
+    /// one stream: without one, a stream that must wait for the uses waits for an event with a
+    /// later number.
     #[inline(always)]
-    pub(crate) fn mark(&self, stream: &StreamGuard<'_>, marked: &mut u64) -> ResourceResult<()> {
-        let timeline = &self.timelines[stream.slot()];
+    pub(crate) fn end_launch<'p>(&self, timeline: &'p Line, launch: u64) -> EndedLaunch<'p> {
         // If no second stream is in sight now, then the event that announces it will be numbered
         // after this use, and recorded after its work.
         let mut events = timeline.lock();
-        let seq = timeline.number(&events);
-        *marked = seq;
-        if !self.several.load(Ordering::SeqCst) {
-            drop(events);
-            return stream.refuse_capture();
+        let end = timeline.end_launch(&mut events, launch);
+        let left = match self.several.load(Ordering::SeqCst) {
+            true => Left::Record(timeline.reuse(&mut events, end.seq)),
+            false => Left::Look,
+        };
+        EndedLaunch { end, left }
+    }
+
+    /// Does what is left for a launch of a stream of the pool, on the regular path: returns what is
+    /// left then.
+    #[inline(always)]
+    pub(crate) fn complete_regular<'p>(&self, stream: &OwnStream<'_>, left: Left<'p>) -> Left<'p> {
+        match left {
+            Left::Look => match stream.look() {
+                look if is_none(look) => Left::Nothing,
+                look => Left::Captured(None, look),
+            },
+            Left::Record(Some(event)) if stream.slot() < self.reach() => {
+                event.seen.copy(&stream.timeline().seen, self.reach());
+                if let Err(error) = stream.record_event(event.driver_event()) {
+                    return Left::RecordAgain(event, error);
+                }
+                match stream.look() {
+                    look if is_none(look) => {
+                        event.set_recorded();
+                        Left::Nothing
+                    }
+                    look => Left::Captured(Some(event), look),
+                }
+            }
+            other => other,
         }
-        let event = timeline.reuse(&mut events, seq);
-        drop(events);
-        self.record(stream, seq, event)
+    }
+
+    /// Does what is left for a launch. If recording fails, or the stream turns out to capture a
+    /// graph, the launch has ended all the same, and its uses are unrecorded.
+    pub(crate) fn complete(
+        &self,
+        stream: &StreamGuard<'_>,
+        ended: &EndedLaunch<'_>,
+    ) -> ResourceResult<()> {
+        match ended.left {
+            Left::Nothing => Ok(()),
+            Left::Look => stream.refuse_capture(),
+            Left::Record(event) => self.record(stream, ended.end.seq, event),
+            Left::RecordAgain(event, error) => {
+                let recorded = stream.record_event_again(event.driver_event(), error);
+                self.end_record(stream, event, recorded)
+            }
+            Left::Captured(event, look) => {
+                let outcome = stream.refuse_look(look);
+                if let Some(event) = event {
+                    match outcome {
+                        Ok(()) => event.set_recorded(),
+                        Err(_) => self.timelines[stream.slot()].discard(event),
+                    }
+                }
+                outcome
+            }
+        }
     }
 
     /// Returns an event that covers a use; `None` if the use is done. It is the first that was
@@ -125,7 +196,7 @@ impl Progress {
     pub(crate) fn event_on(&self, stream: &StreamGuard<'_>) -> ResourceResult<Option<Event>> {
         let timeline = &self.timelines[stream.slot()];
         let mut events = timeline.lock();
-        let seq = timeline.number(&events);
+        let seq = timeline.number(&mut events);
         let event = timeline.reuse(&mut events, seq);
         drop(events);
         self.record(stream, seq, event)?;
@@ -193,12 +264,22 @@ impl Progress {
         // The event comes after all that its stream has waited for by now.
         event.seen.copy(&timeline.seen, self.reach());
         let recorded = on.record_event(event.driver_event());
+        self.end_record(on, event, recorded)
+    }
+
+    /// Looks for a capture after the record of an event.
+    fn end_record(
+        &self,
+        on: &StreamGuard<'_>,
+        event: &StreamEvent<DriverEvent>,
+        recorded: Result<(), DriverError>,
+    ) -> ResourceResult<()> {
         let outcome = on.refuse_capture();
         if outcome.is_ok() && recorded.is_ok() {
             event.set_recorded();
             return Ok(());
         }
-        timeline.discard(event);
+        self.timelines[on.slot()].discard(event);
         let failed = |error| on.device().driver_error("cuEventRecord", error);
         outcome.and(recorded.map_err(failed))
     }

@@ -1,27 +1,45 @@
 //! One entry of a stream pool: its stream, which calls read without a lock, and its lease.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::CudaStream;
+use cudarc::driver::sys::CUstream;
+use dmr_core::StreamId;
 
 use crate::holds::Holds;
 
 /// The lease number of ids of the pool's own streams that need no lease.
 pub(crate) const PERMANENT: u32 = 0;
 
+/// A word that is no id: no pool has number 0.
+const NO_ID: u64 = 1;
+
 /// One stream of a pool. Read without a lock.
+// In this order: what a call on a stream of the pool needs shares a cache line.
+#[repr(C)]
 pub(crate) struct StreamEntry {
+    /// The id of the current lease of the pool's own stream, or [`NO_ID`].
+    leased: AtomicU64,
+    /// The id of the pool's own stream that needs no lease; [`NO_ID`] before the stream was made.
+    permanent: AtomicU64,
+    /// The handle of the pool's own stream.
+    handle: AtomicUsize,
     stream: StreamCell,
+    /// `Some` in an entry for streams of other owners.
+    adopted: Option<AdoptedEntry>,
+}
+
+/// What an entry has for streams of other owners.
+struct AdoptedEntry {
+    /// Counts the calls and windows that delay the retirement of the stream. The stream is retired
+    /// where there is none.
+    holds: Holds,
     /// The number of the current lease, or [`permanent`](Self::permanent).
     lease: AtomicU32,
-    /// The lease number of ids that need no lease: [`PERMANENT`], and another number for each
-    /// stream that is adopted.
+    /// The lease number of ids that need no lease: another number for each stream.
     permanent: AtomicU32,
-    /// `Some` in an entry for adopted streams: counts the calls and windows that delay the
-    /// retirement of its stream. It is retired where there is no stream.
-    holds: Option<Holds>,
 }
 
 /// A stream with its priority.
@@ -53,6 +71,15 @@ pub(crate) struct LeaseNumbers {
     pub(crate) lease: u32,
 }
 
+impl AdoptedEntry {
+    /// Returns whether ids of this lease number name the stream.
+    fn admits(&self, lease: u32) -> bool {
+        // Acquire: pairs with `set_lease` and `begin_stream`.
+        lease == self.lease.load(Ordering::Acquire)
+            || lease == self.permanent.load(Ordering::Acquire)
+    }
+}
+
 impl StreamEntry {
     /// Makes an entry for a stream of the pool.
     pub(crate) fn for_own() -> Self {
@@ -61,68 +88,92 @@ impl StreamEntry {
 
     /// Makes an entry for streams of other owners.
     pub(crate) fn for_adopted() -> Self {
-        Self::new(Some(Holds::retired()))
-    }
-
-    fn new(holds: Option<Holds>) -> Self {
-        let stream = StreamCell::default();
-        Self {
-            stream,
+        Self::new(Some(AdoptedEntry {
+            holds: Holds::retired(),
             lease: AtomicU32::new(PERMANENT),
             permanent: AtomicU32::new(PERMANENT),
-            holds,
+        }))
+    }
+
+    fn new(adopted: Option<AdoptedEntry>) -> Self {
+        Self {
+            leased: AtomicU64::new(NO_ID),
+            permanent: AtomicU64::new(NO_ID),
+            handle: AtomicUsize::new(0),
+            stream: StreamCell::default(),
+            adopted,
         }
     }
 
-    /// Returns whether ids of this lease number name the stream.
+    /// Returns whether the id names the stream.
     #[inline]
-    pub(crate) fn admits(&self, lease: u32) -> bool {
-        // Acquire: pairs with `set_lease` and `begin_stream`.
-        lease == self.lease.load(Ordering::Acquire) || lease == self.permanent()
+    pub(crate) fn admits(&self, id: StreamId) -> bool {
+        match &self.adopted {
+            Some(adopted) => adopted.admits(id.lease()),
+            None => self.admits_own(id),
+        }
     }
 
-    /// Returns whether ids of this lease number name the stream of the pool that is in this entry.
-    #[inline]
-    pub(crate) fn admits_own(&self, lease: u32) -> bool {
-        lease == PERMANENT || self.lease.load(Ordering::Acquire) == lease
+    /// Returns whether the id names the stream of the pool that is in this entry.
+    #[inline(always)]
+    pub(crate) fn admits_own(&self, id: StreamId) -> bool {
+        // Acquire: pairs with `set_lease` and `set_own`.
+        id.as_u64() == self.leased.load(Ordering::Acquire)
+            || id.as_u64() == self.permanent.load(Ordering::Acquire)
+    }
+
+    /// Returns whether the id names the stream of the pool that is in this entry, or has named it.
+    #[inline(always)]
+    pub(crate) fn is_own_home(&self, id: StreamId) -> bool {
+        let permanent = id.as_u64() & !u64::from(StreamId::MAX_LEASE);
+        self.permanent.load(Ordering::Acquire) == permanent
     }
 
     /// Returns the lease number of ids that need no lease.
     #[inline]
     pub(crate) fn permanent(&self) -> u32 {
-        self.permanent.load(Ordering::Acquire)
+        self.adopted.as_ref().map_or(PERMANENT, |it| it.permanent.load(Ordering::Acquire))
     }
 
     /// Returns whether the entry is leased.
     pub(crate) fn is_leased(&self) -> bool {
-        self.lease.load(Ordering::Relaxed) != self.permanent.load(Ordering::Relaxed)
+        match &self.adopted {
+            Some(it) => it.lease.load(Ordering::Relaxed) != it.permanent.load(Ordering::Relaxed),
+            None => self.leased.load(Ordering::Relaxed) != NO_ID,
+        }
     }
 
-    /// Sets the number of the current lease.
-    pub(crate) fn set_lease(&self, lease: u32) {
-        self.lease.store(lease, Ordering::Release);
+    /// Begins a lease: from here on this id names the stream.
+    pub(crate) fn set_lease(&self, id: StreamId) {
+        match &self.adopted {
+            Some(adopted) => adopted.lease.store(id.lease(), Ordering::Release),
+            None => self.leased.store(id.as_u64(), Ordering::Release),
+        }
     }
 
-    /// Ends the lease: ids of its number are refused from here on.
+    /// Ends the lease: its id is refused from here on.
     pub(crate) fn end_lease(&self) {
-        self.set_lease(self.permanent());
+        match &self.adopted {
+            Some(adopted) => adopted.lease.store(self.permanent(), Ordering::Release),
+            None => self.leased.store(NO_ID, Ordering::Release),
+        }
     }
 
     /// Returns the calls and windows that hold the stream, in an entry for adopted streams.
     #[inline]
     pub(crate) fn holds(&self) -> Option<&Holds> {
-        self.holds.as_ref()
+        self.adopted.as_ref().map(|adopted| &adopted.holds)
     }
 
-    /// Begins a call on the adopted stream, if ids of this lease number name it. The number is
-    /// compared again when the call is counted: the stream may have been retired meanwhile, and
-    /// another one adopted here.
+    /// Begins a call on the adopted stream, if the id names it. The lease number is compared again
+    /// when the call is counted: the stream may have been retired meanwhile, and another one
+    /// adopted here.
     #[inline(never)]
-    pub(crate) fn enter_adopted(&self, holds: &Holds, lease: u32) -> bool {
-        if !self.admits(lease) || !holds.enter() {
+    pub(crate) fn enter_adopted(&self, holds: &Holds, id: StreamId) -> bool {
+        if !self.admits(id) || !holds.enter() {
             return false;
         }
-        let is_same = self.admits(lease);
+        let is_same = self.admits(id);
         if !is_same {
             holds.leave();
         }
@@ -132,29 +183,38 @@ impl StreamEntry {
     /// Returns whether the entry has a stream that calls can use.
     #[inline]
     pub(crate) fn is_live(&self) -> bool {
-        match &self.holds {
+        match self.holds() {
             Some(holds) => !holds.is_retired(),
             None => self.own().is_some(),
         }
+    }
+
+    /// Returns the handle of the pool's own stream, which was made.
+    #[inline(always)]
+    pub(crate) fn own_handle(&self) -> CUstream {
+        self.handle.load(Ordering::Relaxed) as CUstream
     }
 
     /// Returns the pool's own stream; `None` before it was made, and in an entry for adopted
     /// streams.
     #[inline]
     pub(crate) fn own(&self) -> Option<&PoolStream> {
-        match &self.holds {
+        match &self.adopted {
             Some(_) => None,
-            // SAFETY: only the stream of an entry with holds is replaced.
+            // SAFETY: only the stream of an entry for adopted streams is replaced.
             None => unsafe { self.stream.get() },
         }
     }
 
     /// Sets the pool's own stream, unless another thread has set one; returns the stream of the
-    /// entry.
-    pub(crate) fn set_own(&self, created: PoolStream) -> &PoolStream {
-        debug_assert!(self.holds.is_none());
+    /// entry. From here on the id, which needs no lease, names it.
+    pub(crate) fn set_own(&self, created: PoolStream, id: StreamId) -> &PoolStream {
+        debug_assert!(self.adopted.is_none());
         // SAFETY: as in `own`.
-        unsafe { self.stream.get_or_init(created) }
+        let own = unsafe { self.stream.get_or_init(created) };
+        self.handle.store(own.stream.cu_stream() as usize, Ordering::Relaxed);
+        self.permanent.store(id.as_u64(), Ordering::Release);
+        own
     }
 
     /// Returns the stream of an entry that a call has entered.
@@ -172,7 +232,7 @@ impl StreamEntry {
     /// Returns the adopted stream, if there is one that is not retired. The caller has locked the
     /// leases.
     pub(crate) fn adopted<'a>(&'a self, _: &'a [LeaseState]) -> Option<&'a Arc<CudaStream>> {
-        self.holds.as_ref()?;
+        self.adopted.as_ref()?;
         // SAFETY: `begin_stream` and `end_stream` replace it under the lock, which is held during
         // the borrow.
         Some(&unsafe { self.stream.get() }?.stream)
@@ -192,18 +252,20 @@ impl StreamEntry {
         stream: Arc<CudaStream>,
         numbers: LeaseNumbers,
     ) {
-        let Some(holds) = self.holds.as_ref().filter(|holds| holds.is_retired()) else { return };
+        let Some(adopted) = self.adopted.as_ref().filter(|it| it.holds.is_retired()) else {
+            return;
+        };
         // SAFETY: no call has entered the entry, because it is retired, and no thread reads under
         // the lock.
         drop(unsafe { self.stream.replace(Some(PoolStream { stream, priority: 0 })) });
-        self.permanent.store(numbers.permanent, Ordering::Release);
-        self.lease.store(numbers.lease, Ordering::Release);
-        holds.reopen();
+        adopted.permanent.store(numbers.permanent, Ordering::Release);
+        adopted.lease.store(numbers.lease, Ordering::Release);
+        adopted.holds.reopen();
     }
 
     /// Removes the adopted stream of an entry that is retired. The caller has locked the leases.
     pub(crate) fn end_stream(&self, _: &mut [LeaseState]) {
-        if self.holds.as_ref().is_some_and(Holds::is_retired) {
+        if self.holds().is_some_and(Holds::is_retired) {
             // SAFETY: as in `begin_stream`.
             drop(unsafe { self.stream.replace(None) });
         }

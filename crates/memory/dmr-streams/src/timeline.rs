@@ -1,11 +1,21 @@
-//! The uses of one stream, and the events that were recorded for them.
+//! The launches of one stream, and the events that were recorded for them.
 //!
-//! Uses of a stream are numbered in the order of submission. The number of a use is taken after its
-//! work was submitted and before an event is recorded for it, so an event covers every use of its
-//! stream with the same number or a smaller one, whichever threads submitted them.
+//! A launch gets its number when it begins: when its uses are prepared. Ending it *in turn*, after
+//! all launches with smaller numbers, is one store: launches up to this number are over, and their
+//! uses have their numbers. So the launch touches none of the blocks that it has used; what looks
+//! at a block next finds the launch over.
 //!
-//! Uses get even numbers. An allocation takes the odd number before the next use's, without
-//! counting: it needs no event of its own, and any later one covers it.
+//! A launch that is *overtaken*, by another one that ends before it or by an event, cannot keep its
+//! number, because its work was not submitted by then. It gets another one when it ends, and closes
+//! its windows itself.
+//!
+//! An event is recorded after the work of the use that it has its number from, and after that of
+//! all uses with smaller numbers: those have ended, and so were submitted, or get larger numbers.
+//! So an event covers every use of its stream with the same number or a smaller one, whichever
+//! threads submitted them.
+//!
+//! Uses and events have even numbers. An allocation takes the odd number behind the last that has
+//! ended, without counting: it needs no event of its own, and any later one covers it.
 //!
 //! Makes no driver call: generic over the driver's event `D`, so that it can be model-checked.
 
@@ -23,16 +33,32 @@ const EVENTS_PER_QUERY: usize = 64;
 /// are searched one by one for one to wait for.
 const LOOKS: usize = 8;
 
-/// The uses of one stream.
+/// The launches of one stream.
+// In this order: what a launch needs shares a cache line.
+#[repr(C)]
 pub(crate) struct Timeline<D> {
-    /// The number of the last use. Written under the lock of the events only.
-    last: AtomicU64,
+    /// The number that was taken last.
+    taken: AtomicU64,
+    /// Launches and events up to this number have ended, but for launches that were overtaken.
+    /// Written under the lock of the events only.
+    ended: AtomicU64,
     /// Uses up to this number are known to be done.
     done: AtomicU64,
-    /// The uses of other streams that this stream has waited for.
-    pub(crate) seen: Seen,
+    /// Launches were overtaken that have not ended.
+    any_overtaken: AtomicBool,
     /// Never locked across a driver call.
     events: SpinLock<Events<D>>,
+    /// The uses of other streams that this stream has waited for.
+    pub(crate) seen: Seen,
+}
+
+/// The end of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    /// The number of its uses.
+    pub(crate) seq: u64,
+    /// It must close its windows itself: it was overtaken, or a block was retired in a window.
+    pub(crate) closes_windows: bool,
 }
 
 /// The events of a stream.
@@ -44,6 +70,10 @@ pub(crate) struct Events<D> {
     spare: Vec<Arc<StreamEvent<D>>>,
     /// The number of events recorded since one was last queried.
     since_query: usize,
+    /// Launches that another launch or an event has overtaken, and that have not ended.
+    overtaken: Vec<u64>,
+    /// Launches up to this number look at their blocks when they end.
+    watched: u64,
     /// `Some` while the stream is retired.
     sealed: Option<Sealed<D>>,
 }
@@ -94,13 +124,21 @@ impl<D> Timeline<D> {
     }
 
     fn starting(sealed: Option<Sealed<D>>) -> Self {
-        let events =
-            Events { recorded: VecDeque::new(), spare: Vec::new(), since_query: 0, sealed };
+        let events = Events {
+            recorded: VecDeque::new(),
+            spare: Vec::new(),
+            since_query: 0,
+            overtaken: Vec::new(),
+            watched: 0,
+            sealed,
+        };
         Self {
-            last: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
             done: AtomicU64::new(0),
-            seen: Seen::new(),
+            any_overtaken: AtomicBool::new(false),
             events: SpinLock::new(events),
+            seen: Seen::new(),
         }
     }
 
@@ -108,7 +146,7 @@ impl<D> Timeline<D> {
     /// just submitted.
     #[inline]
     pub(crate) fn submitted(&self) -> u64 {
-        self.last.load(Ordering::SeqCst) + 1
+        self.ended.load(Ordering::SeqCst) + 1
     }
 
     /// Returns whether use `seq` is known to be done.
@@ -132,14 +170,110 @@ impl<D> Timeline<D> {
         self.events.lock()
     }
 
-    /// Numbers a use that was just submitted.
+    /// Begins a launch, and returns its number.
+    #[inline(always)]
+    pub(crate) fn begin_launch(&self) -> u64 {
+        self.taken.fetch_add(2, Ordering::Relaxed) + 2
+    }
+
+    /// Returns whether a launch is over that was not overtaken.
+    #[inline(always)]
+    pub(crate) fn is_over(&self, launch: u64) -> bool {
+        // Acquire: a thread that reads this submits after the work of the launch.
+        self.ended.load(Ordering::Acquire) >= launch
+            && (!self.any_overtaken.load(Ordering::Relaxed) || !self.is_overtaken(launch))
+    }
+
+    /// Returns a number up to which all launches are over; 0 if none is known to be.
+    #[inline(always)]
+    pub(crate) fn all_over(&self) -> u64 {
+        let ended = self.ended.load(Ordering::Acquire);
+        if self.any_overtaken.load(Ordering::Relaxed) { 0 } else { ended }
+    }
+
+    #[cold]
+    fn is_overtaken(&self, launch: u64) -> bool {
+        self.lock().overtaken.contains(&launch)
+    }
+
+    /// Has the end of a launch close its windows itself. Returns `false` if the launch is over.
+    #[cold]
+    pub(crate) fn watch(&self, launch: u64) -> bool {
+        let mut events = self.lock();
+        if self.ended.load(Ordering::Relaxed) >= launch {
+            return events.overtaken.contains(&launch);
+        }
+        events.watched = events.watched.max(launch);
+        true
+    }
+
+    /// Ends a launch whose work was submitted. If it was overtaken, call
+    /// [`forget_overtaken`](Self::forget_overtaken) once its windows are closed.
+    #[inline(always)]
+    pub(crate) fn end_launch(&self, events: &mut SpinLockGuard<'_, Events<D>>, launch: u64) -> End {
+        let is_next = self.ended.load(Ordering::Relaxed) + 2 == launch;
+        if is_next && launch > events.watched {
+            self.set_ended(launch);
+            return End { seq: launch, closes_windows: false };
+        }
+        self.end_irregular_launch(events, launch)
+    }
+
+    #[inline(never)]
+    fn end_irregular_launch(&self, events: &mut SpinLockGuard<'_, Events<D>>, launch: u64) -> End {
+        if self.ended.load(Ordering::Relaxed) >= launch {
+            return End { seq: self.number(events), closes_windows: true };
+        }
+        self.end_up_to(events, launch);
+        End { seq: launch, closes_windows: launch <= events.watched }
+    }
+
+    /// Ends a launch that has no windows any more and whose work was not submitted.
+    #[cold]
+    pub(crate) fn end_unused(&self, launch: u64) {
+        let mut events = self.lock();
+        match self.ended.load(Ordering::Relaxed) >= launch {
+            true => self.remove_overtaken(&mut events, launch),
+            false => self.end_up_to(&mut events, launch),
+        }
+    }
+
+    /// Forgets a launch that was overtaken and has closed its windows.
+    #[cold]
+    pub(crate) fn forget_overtaken(&self, launch: u64) {
+        self.remove_overtaken(&mut self.lock(), launch);
+    }
+
+    fn remove_overtaken(&self, events: &mut SpinLockGuard<'_, Events<D>>, launch: u64) {
+        events.overtaken.retain(|it| *it != launch);
+        self.any_overtaken.store(!events.overtaken.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Takes a number that has ended, for an event or for uses that were submitted.
     #[inline]
-    pub(crate) fn number(&self, _: &SpinLockGuard<'_, Events<D>>) -> u64 {
-        let seq = self.last.load(Ordering::Relaxed) + 2;
+    pub(crate) fn number(&self, events: &mut SpinLockGuard<'_, Events<D>>) -> u64 {
+        let seq = self.begin_launch();
+        self.end_up_to(events, seq);
+        seq
+    }
+
+    /// Ends number `seq`. It overtakes the launches with smaller numbers that have not ended.
+    #[inline]
+    fn end_up_to(&self, events: &mut SpinLockGuard<'_, Events<D>>, seq: u64) {
+        let next = self.ended.load(Ordering::Relaxed) + 2;
+        if next < seq {
+            events.overtaken.extend((next..seq).step_by(2));
+            // Before `ended`, so that a thread that reads that finds them overtaken.
+            self.any_overtaken.store(true, Ordering::Relaxed);
+        }
+        self.set_ended(seq);
+    }
+
+    #[inline(always)]
+    fn set_ended(&self, seq: u64) {
         // Release, and no exchange: a thread that submits an allocation after an event was recorded
         // for this number is ordered after the record by the driver, and so reads the number.
-        self.last.store(seq, Ordering::Release);
-        seq
+        self.ended.store(seq, Ordering::Release);
     }
 
     /// Returns an event to record for use `seq`, if one is done and no thread uses it.
@@ -256,7 +390,7 @@ impl<D> Timeline<D> {
     pub(crate) fn continue_with_next(&self) {
         let mut events = self.lock();
         events.sealed = None;
-        self.number(&events);
+        self.number(&mut events);
     }
 }
 

@@ -8,7 +8,7 @@ type Model = Timeline<AtomicUsize>;
 
 fn begin(timeline: &Model) -> Option<(u64, &StreamEvent<AtomicUsize>)> {
     let mut events = timeline.lock();
-    let seq = timeline.number(&events);
+    let seq = timeline.number(&mut events);
     let event = timeline.reuse(&mut events, seq);
     drop(events);
     Some((seq, event?))
@@ -25,7 +25,7 @@ fn record(seq: u64, event: &StreamEvent<AtomicUsize>) {
 fn no_event_is_recorded_again_that_a_thread_is_about_to_wait_for() {
     loom::model(|| {
         let timeline = Arc::new(Model::new());
-        let seq = timeline.number(&timeline.lock());
+        let seq = timeline.number(&mut timeline.lock());
         record(seq, timeline.add(0, seq, AtomicUsize::new(0)));
         let waiter = {
             let timeline = Arc::clone(&timeline);
@@ -54,12 +54,12 @@ fn no_event_is_recorded_again_that_a_thread_is_about_to_wait_for() {
 fn a_wait_is_for_a_recorded_event_that_covers_the_use() {
     loom::model(|| {
         let timeline = Arc::new(Model::new());
-        let seq = timeline.number(&timeline.lock());
+        let seq = timeline.number(&mut timeline.lock());
         let first = timeline.add(0, seq, AtomicUsize::new(0));
         let recorder = {
             let timeline = Arc::clone(&timeline);
             loom::thread::spawn(move || {
-                let next = timeline.number(&timeline.lock());
+                let next = timeline.number(&mut timeline.lock());
                 record(next, timeline.add(0, next, AtomicUsize::new(0)));
             })
         };

@@ -8,7 +8,7 @@ type TestTimeline = Timeline<usize>;
 /// none. The driver's event is a count of those that were made.
 fn begin<'t>(timeline: &'t TestTimeline, made: &mut usize) -> (u64, &'t StreamEvent<usize>) {
     let mut events = timeline.lock();
-    let seq = timeline.number(&events);
+    let seq = timeline.number(&mut events);
     let event = timeline.reuse(&mut events, seq);
     drop(events);
     let event = event.unwrap_or_else(|| {
@@ -61,7 +61,7 @@ fn an_event_that_is_not_recorded_yet_covers_nothing() {
 fn an_event_that_a_late_thread_has_made_is_found_by_its_number() {
     let timeline = TestTimeline::new();
     let mut made = 0;
-    let first = timeline.number(&timeline.lock());
+    let first = timeline.number(&mut timeline.lock());
     let second = record(&timeline, &mut made);
     timeline.add(0, first, 7).set_recorded();
     assert_eq!(covered_by(&timeline, first), Some(first));
@@ -132,7 +132,7 @@ fn no_more_events_are_made_than_are_in_flight_and_twice_those_between_two_querie
     const IN_FLIGHT: u64 = 100;
     for _ in 0..10_000 {
         let mut events = timeline.lock();
-        let seq = timeline.number(&events);
+        let seq = timeline.number(&mut events);
         let mut event = timeline.reuse(&mut events, seq);
         drop(events);
         if event.is_none()

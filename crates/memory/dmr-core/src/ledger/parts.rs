@@ -175,19 +175,6 @@ impl PartLedger {
         self.join(first, end);
     }
 
-    /// Removes a use of these bytes that is done, and all earlier uses of its stream. If it is a
-    /// write, removes all uses of these bytes by other streams, which were ordered before it.
-    pub fn remove_done(&mut self, bytes: ByteRange, access: Access, done: UseId) {
-        if access.writes() && !bytes.is_empty() {
-            let (first, end) = self.split(bytes);
-            for range in &mut self.ranges[first..end] {
-                range.retain(|used| used.slot() == done.slot());
-            }
-        }
-        self.ranges.iter_mut().for_each(|range| range.retain(|used| !done.covers(used)));
-        self.join(0, self.ranges.len());
-    }
-
     /// Returns the uses of each range.
     pub fn entries(&self) -> impl Iterator<Item = UseId> {
         self.ranges.iter().flat_map(|range| range.reads.iter().chain(&range.writes)).copied()

@@ -111,8 +111,6 @@ enum Step {
     Open { stream: usize, access: Access, bytes: ByteRange },
     /// Advance an open window (by its position) by one stage: submit, number, record, commit.
     Advance(usize),
-    /// Close an open window after its event: its work was waited for.
-    Done(usize),
 }
 
 fn bytes(longest: usize) -> impl Strategy<Value = ByteRange> {
@@ -129,7 +127,6 @@ fn steps(streams: usize, longest: usize, most: usize) -> impl Strategy<Value = V
     let step = prop_oneof![
         6 => open,
         20 => any::<usize>().prop_map(Step::Advance),
-        1 => any::<usize>().prop_map(Step::Done),
     ];
     proptest::collection::vec(step, 1..most)
 }
@@ -207,8 +204,7 @@ impl Model {
         match *step {
             Step::Open { stream, access, bytes } => self.open(stream, access, bytes),
             Step::Advance(at) if !self.windows.is_empty() => self.advance(at % self.windows.len()),
-            Step::Done(at) if !self.windows.is_empty() => self.close_done(at % self.windows.len()),
-            Step::Advance(_) | Step::Done(_) => {}
+            Step::Advance(_) => {}
         }
         assert!(self.ledger.ranges() <= EXACT, "{} ranges", self.ledger.ranges());
     }
@@ -284,14 +280,6 @@ impl Model {
                 return;
             }
         };
-    }
-
-    fn close_done(&mut self, at: usize) {
-        let Window { stream, access, bytes, stage } = self.windows[at].clone();
-        let Stage::Recorded { seq, event } = stage else { return self.advance(at) };
-        self.windows.remove(at);
-        join(&mut self.done, &event);
-        self.ledger.remove_done(bytes, access, UseId::new(stream, seq));
     }
 
     /// Closes every window, then frees.

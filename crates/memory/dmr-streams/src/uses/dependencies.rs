@@ -55,6 +55,14 @@ impl Dependencies {
         on
     }
 
+    /// Returns a dependency on a use of a stream of `pool`.
+    #[must_use]
+    pub fn on_use(pool: StreamPoolId, used: UseId) -> Self {
+        let mut on = Self::default();
+        on.add_use(pool, used);
+        on
+    }
+
     /// Adds a dependency on the work submitted to `stream` up to sequence number `seq`.
     pub fn add(&mut self, stream: StreamId, seq: u64) {
         self.add_origin(stream.pool().map_or(Origin::Mixed, Origin::Pool));
@@ -91,7 +99,7 @@ impl Dependencies {
 
     /// Adds a use of a stream of `pool`.
     #[inline]
-    pub(super) fn push(&mut self, pool: StreamPoolId, used: UseId) {
+    pub(super) fn add_use(&mut self, pool: StreamPoolId, used: UseId) {
         self.add_origin(Origin::Pool(pool));
         self.uses.push(used);
     }
@@ -178,10 +186,10 @@ impl UseTable<'_> {
         let mut after = Dependencies::default();
         let need = |used| {
             if !progress.is_done(used) {
-                after.push(pool, used);
+                after.add_use(pool, used);
             }
         };
-        Ok(self.slots().visit_host_waits(block, bytes, need)?.then_some(after))
+        Ok(self.slots().visit_host_waits(block, bytes, progress, need)?.then_some(after))
     }
 
     /// Returns whether `stream` is retired, so that nothing can be submitted to it any more.
@@ -233,6 +241,20 @@ impl UseTable<'_> {
             }
         }
         order
+    }
+
+    /// Returns the order of a use of a stream of this pool, and of the work that is submitted to
+    /// `stream`, of this pool as well, from now on. Makes no driver call.
+    #[must_use]
+    #[inline]
+    pub fn order_of_use(&self, stream: StreamId, used: UseId) -> DependencyOrder {
+        if self.pool.progress().is_done(used) {
+            DependencyOrder::Done
+        } else if self.holds_up(stream.slot(), used) {
+            DependencyOrder::Unordered
+        } else {
+            DependencyOrder::Before
+        }
     }
 
     /// Makes the home stream of a block wait for all of `after` that is not known to be done or

@@ -3,6 +3,8 @@
 //!
 //! The functions of `Slots` make no driver call, so that they can be model-checked.
 
+use std::ptr::NonNull;
+
 use dmr_core::error::StreamProblem;
 use dmr_core::ledger::UseId;
 use dmr_core::{
@@ -11,25 +13,30 @@ use dmr_core::{
 };
 
 use super::closed::OwnerNumber;
-use super::slot_state::{Occupant, SlotState};
-use super::slots::{BATCH, FREE, MOST, Slots, UseSlot};
+use super::slot_state::{AWAITED, Launches, Occupant, USES};
+use super::slots::{BATCH, LockedSlot, MOST, Slots, UseSlot};
 use super::{Dependencies, UseTable};
+use crate::progress::Progress;
 use crate::sync::Ordering;
-use crate::{BlockOwner, HomeStream, StreamGuard};
-use dmr_core::SpinLockGuard;
+use crate::{BlockOwner, HomeStream, OwnStream, StreamGuard};
 
 /// A use slot without a block, for the next block of the owner that reserved it, on any stream.
-/// Occupying it takes no lock: the slot's own is left locked, so that only the holder of this value
-/// reaches it.
+/// Occupying it takes no lock: only the holder of this value reaches a slot without a block.
 ///
 /// Dropping it leaks the slot; [`UseTable::vacate`] returns it to the table.
 #[derive(Debug)]
 #[must_use = "dropping it leaks the slot"]
 pub struct FreeSlot {
-    index: u32,
+    /// Lives as long as its use table.
+    slot: NonNull<UseSlot>,
     /// The stream pool of its use table.
     pool: StreamPoolId,
 }
+
+// SAFETY: the only way to the slot's state, for whichever thread has it.
+unsafe impl Send for FreeSlot {}
+// SAFETY: a shared reference gives no access.
+unsafe impl Sync for FreeSlot {}
 
 /// The result of [`UseTable::release`].
 #[derive(Debug)]
@@ -55,6 +62,23 @@ pub enum Released {
         /// The payload of the slot.
         payload: u64,
     },
+}
+
+/// A live block that this thread has locked: from [`UseTable::try_lock`]. Dropping it unlocks the
+/// block. Do nothing else meanwhile: other threads spin.
+pub struct LockedBlock<'p> {
+    slot: LockedSlot<'p>,
+    pool: StreamPoolId,
+    launches: &'p Progress,
+}
+
+/// A block that has left its slot: the result of [`LockedBlock::release`].
+#[derive(Debug)]
+pub struct ReleasedBlock {
+    /// The slot.
+    pub slot: FreeSlot,
+    /// The payload of the slot.
+    pub payload: u64,
 }
 
 impl UseTable<'_> {
@@ -126,7 +150,16 @@ impl UseTable<'_> {
         after: &mut Dependencies,
     ) -> Released {
         let need = self.needs_at(block.alloc_stream(), after);
-        self.slots().release(block, owner.number(), need)
+        self.slots().release(block, owner.number(), self.launches(), need)
+    }
+
+    /// Locks a live block of `owner`, to release it on the regular path. Returns `None` if it is
+    /// not there, and if another thread has locked it.
+    #[must_use]
+    #[inline(always)]
+    pub fn try_lock(&self, owner: &BlockOwner, block: BlockId) -> Option<LockedBlock<'_>> {
+        let slot = self.slots().try_lock(block, owner.number())?;
+        Some(LockedBlock { slot, pool: self.pool.id(), launches: self.launches() })
     }
 
     /// Releases a block as [`release`](Self::release) does if no window is open. Otherwise nothing
@@ -139,7 +172,7 @@ impl UseTable<'_> {
         after: &mut Dependencies,
     ) -> Released {
         let need = self.needs_at(block.alloc_stream(), after);
-        self.slots().release_as(block, owner.number(), false, need)
+        self.slots().release_as(block, owner.number(), false, self.launches(), need)
     }
 
     /// Releases a block whose memory leaves its owner, and makes its home stream wait for all
@@ -199,7 +232,7 @@ impl UseTable<'_> {
         }
         let is_lost = self.pool.device().is_lost();
         let need = self.needs_at(block.alloc_stream(), after);
-        self.slots().release_retired(block, owner.number(), is_lost, need)
+        self.slots().release_retired(block, owner.number(), is_lost, self.launches(), need)
     }
 
     /// Restores the block that has left the slot, because its free has failed: it is live again,
@@ -240,7 +273,7 @@ impl UseTable<'_> {
         let pool = self.pool.id();
         move |used| {
             if self.holds_up(slot, used) {
-                after.push(pool, used);
+                after.add_use(pool, used);
             }
         }
     }
@@ -265,70 +298,82 @@ impl Slots {
     #[inline]
     pub(super) fn reserve(&self, home: usize, occupant: Occupant) -> ResourceResult<FreeSlot> {
         let popped = self.free[home].lock().pop();
-        let index = popped.map_or_else(|| self.give_batch(home), Ok)?;
-        if let Ok((entry, mut state)) = self.resume(self.free_slot(index)) {
-            state.home = home as u32;
-            state.occupant = occupant;
-            entry.set(FREE);
-            state.leave_locked();
-        }
-        Ok(self.free_slot(index))
+        let mut free = popped.map_or_else(|| self.give_batch(home), Ok)?;
+        let mut slot = self.resume(&mut free);
+        slot.home = home as u32;
+        slot.occupant = occupant;
+        slot.forget_block();
+        drop(slot);
+        Ok(free)
     }
 
     /// Puts a block into a slot; `allocation` is its first use. Returns a slot of another table
     /// unchanged.
     #[inline(always)]
-    pub(super) fn occupy(
+    pub(crate) fn occupy(
         &self,
-        free: FreeSlot,
+        mut free: FreeSlot,
         generation: Generation,
         allocation: UseId,
     ) -> Result<BlockSlot, FreeSlot> {
-        let index = free.index;
-        let (entry, mut state) = self.resume(free)?;
-        state.retired = false;
-        state.used = false;
-        state.restart(allocation);
-        entry.set(generation.get());
-        Ok(BlockSlot::new(index))
+        if free.pool != self.pool {
+            return Err(free);
+        }
+        let mut slot = self.resume(&mut free);
+        slot.restart(allocation);
+        slot.set_block(generation.get());
+        Ok(BlockSlot::new(slot.index()))
+    }
+
+    /// Locks the slot of a live block of this owner, unless another thread has locked it.
+    #[inline(always)]
+    pub(super) fn try_lock(&self, block: BlockId, owner: OwnerNumber) -> Option<LockedSlot<'_>> {
+        let slot = self.entry(block.slot().to_bits())?;
+        let slot = slot.try_lock_live(block.generation().get())?;
+        if slot.occupant.owner == Some(owner) { Some(slot) } else { None }
     }
 
     /// Releases a live block of this owner: retires it if a window is open, and removes it from its
     /// slot otherwise. Calls `need` with each use that its free must come after; these stay in the
     /// ledger.
-    #[inline(always)]
     pub(super) fn release(
         &self,
         block: BlockId,
         owner: OwnerNumber,
+        launches: &impl Launches,
         need: impl FnMut(UseId),
     ) -> Released {
-        self.release_as(block, owner, true, need)
+        self.release_as(block, owner, true, launches, need)
     }
 
     /// Releases a live block of this owner, as [`release`](Self::release) does if no window is
     /// open. Otherwise the block is retired if `retires`, and stays live if not.
-    #[inline(always)]
     fn release_as(
         &self,
         block: BlockId,
         owner: OwnerNumber,
         retires: bool,
+        launches: &impl Launches,
         need: impl FnMut(UseId),
     ) -> Released {
-        let Some((entry, mut state)) = self.of_owner(block, owner) else {
-            return Released::Foreign;
-        };
-        if state.retired {
+        let Some(mut slot) = self.of_owner(block, owner) else { return Released::Foreign };
+        if slot.is_retired() {
             return Released::Stale;
         }
-        let payload = state.occupant.payload;
-        if let Some(first) = state.windows.first() {
+        if retires {
+            slot.watch(launches);
+        }
+        slot.settle(launches);
+        let payload = slot.occupant.payload;
+        if let Some(first) = slot.windows.first() {
             let holder = first.stream;
-            state.retired = retires;
+            if retires {
+                slot.retire();
+                slot.marks |= AWAITED;
+            }
             return Released::InUse { payload, holder };
         }
-        Released::Free { slot: self.remove_block(block.slot(), entry, state, need), payload }
+        Released::Free { slot: self.remove_block(slot, need), payload }
     }
 
     /// Removes a retired block of this owner from its slot. Returns `None` while a window is open,
@@ -338,83 +383,121 @@ impl Slots {
         block: BlockId,
         owner: OwnerNumber,
         ended: bool,
+        launches: &impl Launches,
         need: impl FnMut(UseId),
     ) -> Option<FreeSlot> {
-        let (entry, mut state) = self.of_owner(block, owner)?;
-        if !state.retired || !(ended || state.windows.is_empty()) {
+        let mut slot = self.of_owner(block, owner)?;
+        slot.settle(launches);
+        if !slot.is_retired() || !(ended || slot.windows.is_empty()) {
             return None;
         }
-        state.close_all();
-        Some(self.remove_block(block.slot(), entry, state, need))
+        slot.close_all();
+        Some(self.remove_block(slot, need))
     }
 
     /// Removes the block from a slot. Calls `need` as [`release`](Self::release) does.
-    #[inline(always)]
-    fn remove_block(
-        &self,
-        of_block: BlockSlot,
-        entry: &UseSlot,
-        state: SpinLockGuard<'_, SlotState>,
-        need: impl FnMut(UseId),
-    ) -> FreeSlot {
-        entry.set(entry.get() | FREE);
+    fn remove_block(&self, mut slot: LockedSlot<'_>, need: impl FnMut(UseId)) -> FreeSlot {
+        slot.set_free();
         // Without a use the ledger has only the allocation, which was on the home stream.
-        if state.used {
-            state.visit_free_waits(need);
+        if slot.marks & USES != 0 {
+            slot.visit_free_waits(need);
         }
-        state.leave_locked();
-        self.free_slot(of_block.to_bits() % MOST as u32)
+        FreeSlot { slot: slot.slot(), pool: self.pool }
     }
 
     /// Restores the block that has left the slot, with its ledger as it was: live, or retired.
-    pub(super) fn reinsert(&self, free: FreeSlot, retired: bool) {
-        if let Ok((entry, mut state)) = self.resume(free) {
-            state.retired = retired;
-            entry.set(entry.get() & !FREE);
+    pub(super) fn reinsert(&self, mut free: FreeSlot, retired: bool) {
+        if free.pool == self.pool {
+            let mut slot = self.resume(&mut free);
+            slot.set_last_block();
+            if retired {
+                slot.retire();
+            }
         }
     }
 
     /// Frees the slot for any block of the stream that it was reserved for.
     #[inline]
-    fn vacate(&self, free: FreeSlot) {
-        let index = free.index;
-        if let Ok((_, state)) = self.resume(free) {
-            let home = state.home;
-            state.leave_locked();
-            self.free[home as usize].lock().push(index);
+    fn vacate(&self, mut free: FreeSlot) {
+        if free.pool == self.pool {
+            let home = self.resume(&mut free).home as usize;
+            self.free[home].lock().push(free);
         }
     }
 
-    /// Returns the state of a free slot, whose lock was left locked. Returns a slot of another
-    /// table unchanged.
+    /// Returns access to a free slot of this table.
     #[inline(always)]
-    fn resume(&self, free: FreeSlot) -> Result<(&UseSlot, SpinLockGuard<'_, SlotState>), FreeSlot> {
-        match self.entry(free.index) {
-            Some(entry) if free.pool == self.pool => {
-                // SAFETY: a `FreeSlot` of this table is made where the lock is left locked, once,
-                // and consumed here.
-                Ok((entry, unsafe { entry.state.resume() }))
-            }
-            _ => Err(free),
-        }
+    fn resume<'s>(&'s self, free: &'s mut FreeSlot) -> LockedSlot<'s> {
+        debug_assert!(free.pool == self.pool);
+        // SAFETY: the slot lives as long as its table, which is this one. Its `FreeSlot` exists
+        // once, and is borrowed.
+        unsafe { free.slot.as_ref().resume() }
     }
 
-    #[inline]
-    fn free_slot(&self, index: u32) -> FreeSlot {
-        FreeSlot { index, pool: self.pool }
-    }
-
-    /// Gives the home stream a batch of new slots, and returns the index of the first.
+    /// Gives the home stream a batch of new slots, and returns the first.
     #[cold]
-    fn give_batch(&self, home: usize) -> ResourceResult<u32> {
+    fn give_batch(&self, home: usize) -> ResourceResult<FreeSlot> {
         let more = |given: usize| Some(given + BATCH).filter(|end| *end <= MOST);
+        let capacity = || ResourceError::capacity("slots of the use table", MOST);
         let first = self
             .given
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .map_err(|_| ResourceError::capacity("slots of the use table", MOST))?;
+            .map_err(|_| capacity())?;
         self.make_chunk(first);
-        let first = first as u32;
-        self.free[home].lock().extend((first + 1..first + BATCH as u32).rev());
-        Ok(first)
+        let free_slot = |index: usize| {
+            let slot = NonNull::from(self.entry(index as u32)?);
+            Some(FreeSlot { slot, pool: self.pool })
+        };
+        self.free[home].lock().extend((first + 1..first + BATCH).rev().filter_map(free_slot));
+        free_slot(first).ok_or_else(capacity)
+    }
+}
+
+impl LockedSlot<'_> {
+    /// Has the launches of all windows look at the block at their ends.
+    fn watch(&mut self, launches: &impl Launches) {
+        self.list_last();
+        for window in &self.windows {
+            // One that is over is settled next.
+            let _ = launches.watch(window.launch());
+        }
+    }
+}
+
+impl LockedBlock<'_> {
+    /// Returns whether nothing but its home stream has used the block, and no window is open.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_unused(&self) -> bool {
+        self.slot.marks == 0
+    }
+
+    /// Settles the block. Returns the use of another stream that its memory comes after on `home`,
+    /// its home stream, if there is one. Returns `Err` if there are more, or a window is open, or
+    /// parts of the block were used.
+    #[allow(clippy::result_unit_err, reason = "the call goes on with `UseTable::release`")]
+    pub fn settle(&mut self, home: &OwnStream<'_>) -> Result<Option<UseId>, ()> {
+        if !self.slot.settle_last(|launch| self.launches.is_over(launch)) {
+            return Err(());
+        }
+        let mut after = None;
+        let mut count = 0;
+        self.slot.ledger.visit_free_waits(|used| {
+            if home.holds_up(used, self.launches) {
+                after = Some(used);
+                count += 1;
+            }
+        });
+        if count > 1 { Err(()) } else { Ok(after) }
+    }
+
+    /// Removes the block from its slot. It [is unused](Self::is_unused), or was
+    /// [settled](Self::settle).
+    #[inline(always)]
+    pub fn release(mut self) -> ReleasedBlock {
+        let payload = self.slot.occupant.payload;
+        self.slot.set_free();
+        let slot = FreeSlot { slot: self.slot.slot(), pool: self.pool };
+        ReleasedBlock { slot, payload }
     }
 }

@@ -30,14 +30,16 @@ use dmr_core::ledger::UseId;
 use dmr_core::{BlockId, ResourceResult, StreamId};
 
 use crate::StreamPool;
+use crate::progress::Progress;
 
 pub use crate::progress::RecordedEvent;
 pub(crate) use closed::{ClosedQueue, ClosedQueues, OwnerNumber};
 pub use dependencies::{Dependencies, DependencyOrder};
-pub use free_slot::{FreeSlot, Released};
+pub use free_slot::{FreeSlot, LockedBlock, Released, ReleasedBlock};
 pub use in_use::{BlocksInUse, Patience};
 pub use pending_frees::{PendingAmount, PendingFrees};
 pub use pending_queue::{Pending, PendingQueue};
+pub(crate) use slot_state::Launches;
 pub(crate) use slots::Slots;
 
 /// The uses of all blocks and pinned memory on a pool's streams: [`StreamPool::uses`].
@@ -72,7 +74,7 @@ impl<'p> UseTable<'p> {
     /// child.
     #[must_use]
     pub fn has_open_window(&self, block: BlockId) -> bool {
-        !self.pool.device().is_forked() && self.slots().has_open_window(block)
+        !self.pool.device().is_forked() && self.slots().has_open_window(block, self.launches())
     }
 
     /// Returns the number of recorded uses in all ledgers. For diagnoses: looks at every slot.
@@ -81,7 +83,7 @@ impl<'p> UseTable<'p> {
         if self.pool.device().is_forked() {
             return 0;
         }
-        self.slots().count_uses()
+        self.slots().count_uses(self.launches())
     }
 
     /// Returns the number of slots that streams were given, for good. For tests.
@@ -99,12 +101,19 @@ impl<'p> UseTable<'p> {
         if !self.is_ours(home) || self.pool.device().is_forked() {
             return false;
         }
-        self.slots().restart(block, self.pool.progress().submitted(home.slot()))
+        let submitted = self.pool.progress().submitted(home.slot());
+        self.slots().restart(block, submitted, self.launches())
     }
 
     #[inline]
     fn slots(&self) -> &'p Slots {
         self.pool.slots()
+    }
+
+    /// Returns the launches that the slots ask for.
+    #[inline]
+    fn launches(&self) -> &'p Progress {
+        self.pool.progress()
     }
 
     /// Returns whether work on the stream in `slot` would have to wait for a use.

@@ -1,20 +1,21 @@
 //! The windows and uses of parts of a block, in its slot.
 //!
-//! A slot has them from the first use of a part on, for this block and the next ones: they keep
-//! their memory on the host heap. A slot whose blocks are only used as wholes has none.
+//! A slot has them from the first use of a part on, until a use of the whole block leaves nothing
+//! of them. They keep their memory on the host heap, for this block and the next ones. A slot whose
+//! blocks are only used as wholes has none.
 
-use dmr_core::ledger::{PartLedger, UseId};
-use dmr_core::{
-    Access, BlockUse, ByteRange, ResourceError, ResourceResult, StreamId, UseToken, UseTokens,
-};
+use dmr_core::ledger::UseId;
+use dmr_core::{Access, BlockUse, ByteRange, ResourceError, ResourceResult, StreamId, UseTokens};
 use smallvec::SmallVec;
 
 use super::needs::Needs;
-use super::slot_state::{OpenWindow, PartUses, SlotState, WindowEnd};
+use super::slot_state::{
+    LAST, Launches, OpenWindow, PARTS, SlotState, USES, WINDOWS, WindowEnd, launch_of,
+};
 
 impl SlotState {
     /// Opens windows for uses of bytes of the block, and adds them to `tokens`. Returns the uses
-    /// that the new ones must wait for. On an error, windows that were opened are in `tokens`.
+    /// that the new ones must wait for. On an error no window was opened.
     // It takes no closure, which would cost uses of whole blocks several instructions.
     #[inline(never)]
     pub(super) fn open_parts(
@@ -26,13 +27,15 @@ impl SlotState {
         let mut needs = Needs::new();
         self.refuse_conflicts(uses, stream)?;
         tokens.reserve(uses.len());
-        let mut next_ticket = self.next_ticket();
+        self.begin_parts();
         for used in uses {
-            let ticket = self.free_ticket(next_ticket)?;
-            next_ticket = next_ticket.max(ticket + 1);
-            self.open_part(used, stream, ticket, &mut needs);
+            self.open_part(
+                used,
+                OpenWindow::new(stream, launch_of(tokens), used.access),
+                &mut needs,
+            );
             // SAFETY: the window was opened just now, and this is its only token.
-            unsafe { tokens.push(used.block, used.access, ticket) };
+            unsafe { tokens.push(used.block, used.access, 0) };
         }
         Ok(needs)
     }
@@ -49,7 +52,7 @@ impl SlotState {
             }
             let of_window = self.bytes_of_window(at);
             let overlaps = |used: &&BlockUse| used.bytes.overlaps(of_window);
-            let conflicting = match window.access.writes() {
+            let conflicting = match window.access().writes() {
                 true => uses.iter().find(overlaps),
                 false => writes.iter().copied().find(overlaps),
             };
@@ -63,74 +66,62 @@ impl SlotState {
         Ok(())
     }
 
-    fn open_part(&mut self, used: &BlockUse, stream: StreamId, ticket: u32, needs: &mut Needs) {
+    /// Tells the windows apart by their bytes from now on. Those that the slot has were opened on
+    /// the whole block.
+    fn begin_parts(&mut self) {
+        if !self.has_parts() {
+            let parts = self.parts.get_or_insert_default();
+            parts.windows.clear();
+            parts.windows.resize(self.windows.len(), ByteRange::WHOLE);
+            self.marks |= PARTS;
+        }
+    }
+
+    fn open_part(&mut self, used: &BlockUse, window: OpenWindow, needs: &mut Needs) {
         let BlockUse { access, bytes, .. } = *used;
-        let open = self.windows.len();
-        let parts = self.parts.get_or_insert_with(|| {
-            // The windows that are open by now were opened on the whole block.
-            let windows = vec![ByteRange::WHOLE; open];
-            Box::new(PartUses { ledger: PartLedger::default(), windows })
-        });
+        let slot = window.stream.slot();
+        let Some(parts) = &mut self.parts else { return };
         let need = |used| needs.add(used);
         match parts.ledger.is_empty() {
-            true => self.ledger.visit_waits(stream.slot(), access, need),
-            false => parts.ledger.visit_waits(bytes, stream.slot(), access, need),
+            true => self.ledger.visit_waits(slot, access, need),
+            false => parts.ledger.visit_waits(bytes, slot, access, need),
         }
         parts.windows.push(bytes);
-        self.windows.push(OpenWindow { stream, ticket, access });
+        self.windows.push(window);
+        self.marks |= WINDOWS;
     }
 
-    /// Closes the windows of tokens of the block, and returns their number. A token without a
-    /// window changes nothing.
-    #[inline(never)]
-    pub(super) fn close_parts(
+    /// Records the use of bytes whose window was removed.
+    pub(super) fn end_part(
         &mut self,
-        tokens: &[UseToken],
-        end: WindowEnd,
-        is_done: &dyn Fn(UseId) -> bool,
-    ) -> usize {
-        // The last one first, which is the last of the open windows.
-        let closing = tokens.iter().rev();
-        let closed = closing.filter(|token| self.close_part(token, end, is_done)).count();
-        if let Some(whole) = self.parts.as_mut().and_then(|parts| parts.ledger.take_whole()) {
-            self.ledger = whole;
-        }
-        closed
-    }
-
-    /// Closes a window. Returns `false` if there is no such window.
-    fn close_part(
-        &mut self,
-        token: &UseToken,
-        end: WindowEnd,
-        is_done: &dyn Fn(UseId) -> bool,
-    ) -> bool {
-        let Some(at) = self.position_of(token.ticket()) else { return false };
-        let Some(parts) = &mut self.parts else { return false };
-        self.windows.swap_remove(at);
-        let bytes = parts.windows.swap_remove(at);
-        let access = token.access();
-        if matches!(end, WindowEnd::Unused) {
-            return true;
-        }
+        bytes: ByteRange,
+        access: Access,
+        used: UseId,
+        launches: &impl Launches,
+    ) {
+        let Some(parts) = &mut self.parts else { return };
         if parts.ledger.is_empty() {
             if bytes.is_whole() {
-                self.end_whole(access, end);
-                return true;
+                return self.end_whole(access, WindowEnd::Used(used));
             }
             parts.ledger.copy(&self.ledger);
             self.ledger.clear();
         }
-        parts.ledger.make_room(is_done);
-        match end {
-            WindowEnd::Unused => {}
-            WindowEnd::Used(used) => {
-                self.used = true;
-                parts.ledger.commit(bytes, access, used);
-            }
-            WindowEnd::Done(done) => parts.ledger.remove_done(bytes, access, done),
+        parts.ledger.make_room(|used| launches.is_done(used));
+        parts.ledger.commit(bytes, access, used);
+        self.marks |= USES;
+    }
+
+    /// Goes back to uses of the whole block, where there are no others.
+    #[inline(never)]
+    pub(super) fn end_parts(&mut self) {
+        let Some(parts) = &mut self.parts else { return };
+        if let Some(whole) = parts.ledger.take_whole() {
+            self.ledger = whole;
         }
-        true
+        if self.windows.is_empty() && parts.ledger.is_empty() {
+            self.marks &= !PARTS;
+        }
     }
 
     /// Calls `need` with each use of these bytes that the host must wait for before it writes them.
@@ -146,13 +137,21 @@ impl SlotState {
     /// Returns the bytes of the window at this index.
     #[inline]
     pub(super) fn bytes_of_window(&self, at: usize) -> ByteRange {
-        let of_parts = self.parts.as_ref().and_then(|parts| parts.windows.get(at));
-        of_parts.copied().unwrap_or(ByteRange::WHOLE)
+        let parts = self.parts.as_ref().filter(|_| self.has_parts());
+        parts.and_then(|parts| parts.windows.get(at)).copied().unwrap_or(ByteRange::WHOLE)
+    }
+
+    /// Returns the bytes of all windows, if they are told apart by those.
+    pub(super) fn part_windows(&mut self) -> &mut [ByteRange] {
+        let has_parts = self.has_parts();
+        let parts = self.parts.as_mut().filter(|_| has_parts);
+        parts.map_or(&mut [], |parts| &mut parts.windows)
     }
 
     /// Closes all windows without recording uses.
     pub(super) fn close_all(&mut self) {
         self.windows.clear();
+        self.marks &= !(WINDOWS | LAST);
         if let Some(parts) = &mut self.parts {
             parts.windows.clear();
         }

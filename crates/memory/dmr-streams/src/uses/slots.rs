@@ -1,32 +1,39 @@
 //! The slots of the use table, found by index.
 //!
-//! A slot is locked by a spinlock, only while its block is in it: the lock of a free slot is left
-//! locked, so a look-up with a stale id spins on nothing and finds that the generation has changed.
-//! The holder of the free slot occupies it without an atomic exchange.
+//! One word of a slot is its lock, and says which block is in it. So one exchange finds out that a
+//! block is in its slot, is not retired and is not locked, and locks it; and a stale id spins on
+//! nothing.
+//!
+//! A launch that finishes touches no slot. The window that it has opened stays, with the number of
+//! the launch, and the next thread that locks the slot *settles* it: closes the windows of launches
+//! that are over, and records their uses. [`Launches`] says which are over.
 //!
 //! Makes no driver call, so that it can be model-checked.
 
-use std::sync::OnceLock;
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
 
 use crossbeam_utils::CachePadded;
 use dmr_core::ledger::UseId;
+use dmr_core::spinlock::pause;
 use dmr_core::{
-    BlockId, BlockSlot, BlockUse, ByteRange, Generation, ResourceError, ResourceResult, StreamId,
-    StreamPoolId, UseToken, UseTokens,
+    BlockId, BlockSlot, BlockUse, ByteRange, Generation, ResourceError, ResourceResult, SpinLock,
+    StreamId, StreamPoolId, UseToken, UseTokens,
 };
 
+use super::FreeSlot;
 use super::closed::OwnerNumber;
-use super::slot_state::{OpenWindow, SlotState, WindowEnd};
-use crate::sync::{AtomicU64, AtomicUsize, Ordering};
-use dmr_core::{SpinLock, SpinLockGuard};
+use super::slot_state::{
+    AWAITED, LAST, Launches, OpenWindow, SlotState, USES, WINDOWS, WindowEnd, launch_of,
+};
+use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// The number of slots of a chunk. They are made at once, in some 30 microseconds, and live as long
 /// as the table. (Models have few slots, because their threads have small stacks.)
 const CHUNK: usize = if cfg!(loom) { BATCH } else { 256 };
-/// The number of chunks of a row.
-const ROW: usize = if cfg!(loom) { 2 } else { 512 };
-/// The number of rows of the table: enough for [`MOST`] slots.
-const ROWS: usize = MOST / (ROW * CHUNK);
+/// The number of chunks of the table: enough for [`MOST`] slots.
+const CHUNKS: usize = MOST / CHUNK;
 /// The most slots.
 pub(super) const MOST: usize = if cfg!(loom) { 1 << 10 } else { 1 << 26 };
 /// The number of slots that a stream is given at once, so that slots of two streams are not
@@ -36,41 +43,88 @@ pub(super) const BATCH: usize = 64;
 pub(crate) struct Slots {
     /// The stream pool of the table.
     pub(super) pool: StreamPoolId,
-    rows: [OnceLock<Row>; ROWS],
+    /// Null where no chunk was made. The system provides this memory when it is touched: 2 MiB at
+    /// most.
+    chunks: Box<[AtomicPtr<Chunk>; CHUNKS]>,
     /// Slots below this number have been given to a stream.
     pub(super) given: AtomicUsize,
-    /// By home stream: the indices of slots without a block. Their locks are left locked.
-    pub(super) free: Box<[CachePadded<SpinLock<Vec<u32>>>]>,
+    /// By home stream: slots without a block.
+    pub(super) free: Box<[CachePadded<SpinLock<Vec<FreeSlot>>>]>,
 }
 
-type Row = Box<[OnceLock<Chunk>; ROW]>;
-type Chunk = Box<[CachePadded<UseSlot>]>;
+type Chunk = [CachePadded<UseSlot>; CHUNK];
 
 /// A use slot.
 pub(super) struct UseSlot {
-    /// The number of the block's generation; in a free slot, the number of the last block with the
-    /// bit [`FREE`]. Changed under the lock, and also read without it: the lock of a free slot is
-    /// left locked.
-    generation: AtomicU64,
-    pub(super) state: SpinLock<SlotState>,
+    /// The number of the block's generation, and the marks below.
+    word: AtomicU64,
+    index: u32,
+    state: UnsafeCell<SlotState>,
 }
 
-/// No generation has a number with this bit: at one per nanosecond, that would be after 292 years.
-pub(super) const FREE: u64 = 1 << 63;
+// SAFETY: the state is reached by the thread only that has set `LOCKED`, or has the `FreeSlot` of a
+// free slot.
+unsafe impl Sync for UseSlot {}
 
-// With its lock and generation it fills two cache lines.
+/// The slot has no block, and the number is that of its last one. Only the holder of its
+/// `FreeSlot` reaches the state.
+///
+/// No generation has a number with one of these bits: at one per nanosecond, that would be after 73
+/// years.
+const FREE: u64 = 1 << 63;
+/// A thread has locked the slot.
+const LOCKED: u64 = 1 << 62;
+/// The block was released and has not left the slot.
+const RETIRED: u64 = 1 << 61;
+
+// With its word it fills two cache lines.
 const _: () = assert!(size_of::<CachePadded<UseSlot>>() <= 128 || cfg!(loom));
+
+/// A slot that this thread has locked, or that is free and was resumed. Unlocked when dropped.
+pub(super) struct LockedSlot<'s> {
+    slot: &'s UseSlot,
+    /// The word of the slot once this is dropped.
+    word: u64,
+}
 
 /// The result of closing the windows of tokens of one block.
 pub(crate) struct Closed<'t> {
     /// The tokens behind those of the block.
     pub(crate) behind: &'t [UseToken],
-    /// The number of windows that were closed.
-    pub(crate) windows: usize,
     /// A token has no window.
     pub(crate) any_stale: bool,
-    /// The owner of the block, if it is retired and its last window is closed now.
+    /// The owner of the block, if it was retired and its last window is closed now.
     pub(crate) retired: Option<OwnerNumber>,
+}
+
+/// Launches of one stream that are over.
+#[derive(Clone, Copy)]
+pub(crate) struct EndedLaunches {
+    /// All words from this one to the last are launches that are over, and of this stream.
+    first: u64,
+    last: u64,
+}
+
+impl EndedLaunches {
+    /// Returns the launches up to number `last` of the stream in `slot`; none if that is 0.
+    #[inline(always)]
+    pub(crate) fn new(slot: usize, last: u64) -> Self {
+        Self { first: UseId::from_parts(slot, 1).get(), last: UseId::from_parts(slot, last).get() }
+    }
+
+    /// Returns whether this launch is one of them.
+    #[inline(always)]
+    fn have(&self, launch: UseId) -> bool {
+        (self.first..=self.last).contains(&launch.get())
+    }
+}
+
+/// The uses of a launch whose windows were opened on the regular path.
+pub(crate) struct Opened {
+    /// The number of uses whose windows are open.
+    pub(crate) windows: usize,
+    /// The use that the launch must wait for.
+    pub(crate) need: Option<UseId>,
 }
 
 impl Slots {
@@ -78,7 +132,7 @@ impl Slots {
     pub(crate) fn new(pool: StreamPoolId, streams: usize) -> Self {
         Self {
             pool,
-            rows: [const { OnceLock::new() }; ROWS],
+            chunks: null_chunks(),
             given: AtomicUsize::new(0),
             free: (0..streams).map(|_| CachePadded::default()).collect(),
         }
@@ -86,44 +140,77 @@ impl Slots {
 
     /// Returns the payload of a live block of this owner.
     pub(crate) fn payload(&self, block: BlockId, owner: OwnerNumber) -> Option<u64> {
-        let (_, state) = self.of_owner(block, owner)?;
-        (!state.retired).then_some(state.occupant.payload)
+        let slot = self.of_owner(block, owner)?;
+        (!slot.is_retired()).then_some(slot.occupant.payload)
+    }
+
+    /// Opens the windows of uses on the regular path: of whole blocks that have no open window, as
+    /// far as the uses to wait for are of one stream. Stops at the first use that is not of this
+    /// kind, or whose slot is locked. Adds the windows to `tokens`.
+    #[inline]
+    pub(crate) fn open_regular(
+        &self,
+        uses: &[BlockUse],
+        tokens: &mut UseTokens,
+        ended: EndedLaunches,
+        launches: &impl Launches,
+    ) -> Opened {
+        let stream = tokens.stream();
+        let launch = launch_of(tokens);
+        let mut opened = Opened { windows: 0, need: None };
+        for used in uses {
+            let generation = used.block.generation().get();
+            let Some(slot) = self.entry(used.block.slot().to_bits()) else { break };
+            let Some(mut slot) = slot.try_lock_live(generation) else { break };
+            let is_over = |launch| ended.have(launch) || launches.is_over(launch);
+            if !used.bytes.is_whole() || !slot.settle_last(is_over) {
+                break;
+            }
+            let is_own = slot.marks & USES == 0 && slot.ledger.is_written_on(stream.slot());
+            if !is_own && !add_need(&slot, used, stream, &mut opened.need, launches) {
+                break;
+            }
+            slot.open_last(OpenWindow::new(stream, launch, used.access));
+            drop(slot);
+            // SAFETY: the window was opened just now, and this is its only token.
+            unsafe { tokens.push(used.block, used.access, 0) };
+            opened.windows += 1;
+        }
+        opened
     }
 
     /// Opens the window of the first use, and of the uses behind it that are of the same block if
     /// parts of that are used. Adds the windows to `tokens`, and calls `need` with each use that
     /// the new ones must wait for. Returns the uses behind these. On an error, windows that were
     /// opened are in `tokens`.
-    #[inline(always)]
     pub(crate) fn open<'u>(
         &self,
         uses: &'u [BlockUse],
         tokens: &mut UseTokens,
+        launches: &impl Launches,
         mut need: impl FnMut(UseId),
     ) -> ResourceResult<&'u [BlockUse]> {
         let Some((used, behind)) = uses.split_first() else { return Ok(uses) };
         let stream = tokens.stream();
-        let found = self.of_generation(used.block.slot(), used.block.generation());
-        let Some(mut state) = found.map(|(_, state)| state).filter(|state| !state.retired) else {
+        let slot = self.of(used.block);
+        let Some(mut slot) = slot.filter(|slot| !slot.is_retired()) else {
             return Err(Self::no_window(used.block, stream));
         };
-        if state.parts.is_some() || !used.bytes.is_whole() {
+        slot.settle(launches);
+        if slot.has_parts() || !used.bytes.is_whole() {
             let of_block = uses.iter().take_while(|it| it.block == used.block).count();
             let (of_block, behind) = uses.split_at(of_block);
-            let waits = state.open_parts(of_block, tokens)?;
-            drop(state);
+            let waits = slot.open_parts(of_block, tokens)?;
+            drop(slot);
             waits.as_slice().iter().copied().for_each(&mut need);
             return Ok(behind);
         }
-        let ticket = match state.windows.is_empty() {
-            true => 0,
-            false => state.ticket_for_another(used, stream)?,
-        };
-        state.ledger.visit_waits(stream.slot(), used.access, need);
-        state.windows.push(OpenWindow { stream, ticket, access: used.access });
-        drop(state);
+        slot.refuse_conflict(used, stream)?;
+        slot.ledger.visit_waits(stream.slot(), used.access, need);
+        slot.open_whole(OpenWindow::new(stream, launch_of(tokens), used.access));
+        drop(slot);
         // SAFETY: the window was opened just now, and this is its only token.
-        unsafe { tokens.push(used.block, used.access, ticket) };
+        unsafe { tokens.push(used.block, used.access, 0) };
         Ok(behind)
     }
 
@@ -136,51 +223,44 @@ impl Slots {
         }
     }
 
-    /// Closes the window of the first token, and of the tokens behind it that are of the same block
-    /// if parts of that were used. A token without a window changes nothing. `is_done` returns
-    /// whether a use is known to be done.
-    #[inline(always)]
+    /// Closes a window of this launch for the first token, and for each token behind it that is of
+    /// the same block. A token without a window changes nothing.
     pub(crate) fn close<'t>(
         &self,
         tokens: &'t [UseToken],
+        launch: UseId,
         end: WindowEnd,
-        is_done: &dyn Fn(UseId) -> bool,
+        launches: &impl Launches,
     ) -> Closed<'t> {
-        let Some((token, behind)) = tokens.split_first() else {
-            return Closed { behind: &[], windows: 0, any_stale: false, retired: None };
+        let Some(token) = tokens.first() else {
+            return Closed { behind: &[], any_stale: false, retired: None };
         };
-        let of_token = self.of_generation(token.slot(), token.generation());
-        let Some((_, mut state)) = of_token else {
-            return Closed { behind, windows: 0, any_stale: true, retired: None };
+        let is_same =
+            |it: &&UseToken| (it.slot(), it.generation()) == (token.slot(), token.generation());
+        let of_block = tokens.iter().take_while(is_same).count();
+        let (of_block, behind) = tokens.split_at(of_block);
+        let Some(mut slot) = self.of_generation(token.slot(), token.generation()) else {
+            return Closed { behind, any_stale: true, retired: None };
         };
-        let (behind, windows, any_stale) = match state.parts.is_some() {
-            true => {
-                let is_same = |it: &&UseToken| {
-                    (it.slot(), it.generation()) == (token.slot(), token.generation())
-                };
-                let of_block = tokens.iter().take_while(is_same).count();
-                let (of_block, behind) = tokens.split_at(of_block);
-                let windows = state.close_parts(of_block, end, is_done);
-                (behind, windows, windows < of_block.len())
-            }
-            false => {
-                let is_closed = state.close_whole(token, end);
-                (behind, usize::from(is_closed), !is_closed)
-            }
-        };
-        let is_last = state.retired && state.windows.is_empty() && windows > 0;
-        let retired = if is_last { state.occupant.owner } else { None };
-        Closed { behind, windows, any_stale, retired }
+        let closed = slot.close(of_block.len(), launch, end, launches);
+        slot.settle(launches);
+        let is_last = slot.marks & (AWAITED | WINDOWS | LAST) == AWAITED;
+        if is_last {
+            slot.marks &= !AWAITED;
+        }
+        let retired = if is_last { slot.occupant.owner } else { None };
+        Closed { behind, any_stale: closed < of_block.len(), retired }
     }
 
     /// Makes the allocation of a block as late as `home`, and removes the uses on its home stream.
     /// Returns `false` if the block is not in the table, or another stream has used it, or a window
     /// is open.
-    pub(crate) fn restart(&self, block: BlockId, home: UseId) -> bool {
-        let Some((_, mut state)) = self.of(block) else { return false };
-        let is_fresh = state.windows.is_empty() && state.entries().all(|entry| home.covers(entry));
+    pub(crate) fn restart(&self, block: BlockId, home: UseId, launches: &impl Launches) -> bool {
+        let Some(mut slot) = self.of(block) else { return false };
+        slot.settle(launches);
+        let is_fresh = slot.windows.is_empty() && slot.entries().all(|entry| home.covers(entry));
         if is_fresh {
-            state.restart(home);
+            slot.restart(home);
         }
         is_fresh
     }
@@ -191,50 +271,66 @@ impl Slots {
         &self,
         block: BlockId,
         bytes: ByteRange,
+        launches: &impl Launches,
         mut need: impl FnMut(UseId),
     ) -> ResourceResult<bool> {
-        self.with(block, |state| {
-            state.visit_host_waits(bytes, &mut need);
-            (0..state.windows.len()).all(|at| !state.bytes_of_window(at).overlaps(bytes))
+        self.with(block, launches, |slot| {
+            slot.visit_host_waits(bytes, &mut need);
+            (0..slot.windows.len()).all(|at| !slot.bytes_of_window(at).overlaps(bytes))
         })
     }
 
     pub(crate) fn is_retired(&self, block: BlockId) -> bool {
-        self.with(block, |state| state.retired).unwrap_or(false)
+        self.of(block).is_some_and(|slot| slot.is_retired())
     }
 
-    pub(crate) fn has_open_window(&self, block: BlockId) -> bool {
-        self.with(block, |state| !state.windows.is_empty()).unwrap_or(false)
+    pub(crate) fn has_open_window(&self, block: BlockId, launches: &impl Launches) -> bool {
+        self.with(block, launches, |slot| !slot.windows.is_empty()).unwrap_or(false)
     }
 
     /// Returns whether a window of another stream on the block conflicts with this use.
-    pub(crate) fn has_conflict(&self, used: &BlockUse, stream: StreamId) -> Option<bool> {
-        self.with(used.block, |state| state.conflict(used, stream).is_some()).ok()
+    pub(crate) fn has_conflict(
+        &self,
+        used: &BlockUse,
+        stream: StreamId,
+        launches: &impl Launches,
+    ) -> Option<bool> {
+        self.with(used.block, launches, |slot| slot.conflict(used, stream).is_some()).ok()
     }
 
     /// Returns the number of uses in all ledgers, without allocations. A use counts once for each
     /// range of bytes that a ledger has.
-    pub(crate) fn count_uses(&self) -> usize {
+    pub(crate) fn count_uses(&self, launches: &impl Launches) -> usize {
         // An allocation has an odd number, or none.
         let is_use = |used: &UseId| used.seq() > 0 && used.seq().is_multiple_of(2);
-        self.occupied().map(|(_, state)| state.entries().filter(is_use).count()).sum()
+        let of_slot = |mut slot: LockedSlot<'_>| {
+            slot.settle(launches);
+            slot.entries().filter(is_use).count()
+        };
+        self.occupied().map(of_slot).sum()
     }
 
     /// Returns the number of the generation of a block that has a window open on this stream.
     /// Looks at every slot.
-    pub(crate) fn block_with_window_on(&self, stream: StreamId) -> Option<u64> {
+    pub(crate) fn block_with_window_on(
+        &self,
+        stream: StreamId,
+        launches: &impl Launches,
+    ) -> Option<u64> {
         let is_on = |window: &OpenWindow| window.stream.slot() == stream.slot();
-        let (generation, _) = self.occupied().find(|(_, state)| state.windows.iter().any(is_on))?;
-        Some(generation)
+        let has_window = |slot: &mut LockedSlot<'_>| {
+            slot.settle(launches);
+            slot.windows.iter().any(is_on)
+        };
+        let mut occupied = self.occupied();
+        occupied.find_map(|mut slot| has_window(&mut slot).then(|| slot.generation()))
     }
 
-    /// Returns the slots that have a block, and the numbers of their generations.
-    fn occupied(&self) -> impl Iterator<Item = (u64, SpinLockGuard<'_, SlotState>)> {
-        self.chunks().flat_map(|chunk| chunk.iter()).filter_map(|entry| {
-            // The lock of a free slot is left locked.
-            let generation = entry.get();
-            let state = if generation & FREE != 0 { None } else { entry.lock_of(generation) };
-            Some((generation, state?))
+    /// Locks the slots that have a block, one after the other.
+    fn occupied(&self) -> impl Iterator<Item = LockedSlot<'_>> {
+        self.chunks().flat_map(|chunk| chunk.iter()).filter_map(|slot| {
+            let word = slot.word.load(Ordering::Relaxed);
+            if word & FREE != 0 { None } else { slot.lock_of(word & !(LOCKED | RETIRED)) }
         })
     }
 
@@ -243,40 +339,39 @@ impl Slots {
         self.given.load(Ordering::Relaxed)
     }
 
-    /// Calls `look` on the block's slot, if that is still the block's.
+    /// Calls `look` on the block's slot, settled, if that is still the block's.
     #[inline]
-    fn with<T>(&self, block: BlockId, look: impl FnOnce(&mut SlotState) -> T) -> ResourceResult<T> {
+    fn with<T>(
+        &self,
+        block: BlockId,
+        launches: &impl Launches,
+        look: impl FnOnce(&mut SlotState) -> T,
+    ) -> ResourceResult<T> {
         match self.of(block) {
-            Some((_, mut state)) => Ok(look(&mut state)),
+            Some(mut slot) => {
+                slot.settle(launches);
+                Ok(look(&mut slot))
+            }
             None => Err(ResourceError::use_after_free(block.generation())),
         }
     }
 
-    /// Returns the block's slot, if that is still the block's.
-    #[inline(always)]
-    fn of(&self, block: BlockId) -> Option<(&UseSlot, SpinLockGuard<'_, SlotState>)> {
+    /// Locks the block's slot, if that is still the block's.
+    #[inline]
+    pub(super) fn of(&self, block: BlockId) -> Option<LockedSlot<'_>> {
         self.of_generation(block.slot(), block.generation())
     }
 
-    /// Returns the slot with this index, if the block of this generation is in it.
-    #[inline(always)]
-    fn of_generation(
-        &self,
-        slot: BlockSlot,
-        generation: Generation,
-    ) -> Option<(&UseSlot, SpinLockGuard<'_, SlotState>)> {
-        let entry = self.entry(slot.to_bits())?;
-        Some((entry, entry.lock_of(generation.get())?))
+    /// Locks the slot with this index, if the block of this generation is in it.
+    #[inline]
+    fn of_generation(&self, slot: BlockSlot, generation: Generation) -> Option<LockedSlot<'_>> {
+        self.entry(slot.to_bits())?.lock_of(generation.get())
     }
 
-    /// Returns the slot of a block, if that is still the block's, and this owner's.
-    #[inline(always)]
-    pub(super) fn of_owner(
-        &self,
-        block: BlockId,
-        owner: OwnerNumber,
-    ) -> Option<(&UseSlot, SpinLockGuard<'_, SlotState>)> {
-        self.of(block).filter(|(_, state)| state.occupant.owner == Some(owner))
+    /// Locks the slot of a block, if that is still the block's, and this owner's.
+    #[inline]
+    pub(super) fn of_owner(&self, block: BlockId, owner: OwnerNumber) -> Option<LockedSlot<'_>> {
+        self.of(block).filter(|slot| slot.occupant.owner == Some(owner))
     }
 
     /// Returns the slot with this index, of which the bits count that an index of the table has: a
@@ -284,47 +379,223 @@ impl Slots {
     /// generation than the slot found.
     #[inline(always)]
     pub(super) fn entry(&self, index: u32) -> Option<&UseSlot> {
-        let index = index as usize;
-        let row = self.rows[index / CHUNK / ROW % ROWS].get()?;
-        Some(row[index / CHUNK % ROW].get()?.get(index % CHUNK)?)
+        let index = index as usize % MOST;
+        let chunk = self.chunks[index / CHUNK].load(Ordering::Acquire);
+        // SAFETY: null, or made by `make_chunk` and freed with the table.
+        Some(&unsafe { chunk.as_ref() }?[index % CHUNK])
     }
 
     /// Returns the chunks that were made.
     fn chunks(&self) -> impl Iterator<Item = &Chunk> {
-        let rows = self.rows.iter().filter_map(OnceLock::get);
-        rows.flat_map(|row| row.iter().filter_map(OnceLock::get))
+        let made = &self.chunks[..self.given().div_ceil(CHUNK)];
+        // SAFETY: as in `entry`.
+        made.iter().filter_map(|chunk| unsafe { chunk.load(Ordering::Acquire).as_ref() })
     }
 
     /// Makes the chunk of a slot, unless it was made.
     pub(super) fn make_chunk(&self, index: usize) {
-        let make_row = || Box::new([const { OnceLock::new() }; ROW]);
-        let row = self.rows[index / CHUNK / ROW].get_or_init(make_row);
-        let make_slots = || (0..CHUNK).map(|_| CachePadded::new(UseSlot::empty())).collect();
-        row[index / CHUNK % ROW].get_or_init(make_slots);
+        let chunk = &self.chunks[index / CHUNK];
+        if !chunk.load(Ordering::Acquire).is_null() {
+            return;
+        }
+        let first = index - index % CHUNK;
+        let slots = (first..first + CHUNK).map(|index| CachePadded::new(UseSlot::empty(index)));
+        let made = Box::into_raw(slots.collect::<Box<[_]>>()).cast::<Chunk>();
+        let null = std::ptr::null_mut();
+        if chunk.compare_exchange(null, made, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            // SAFETY: made just now, and not published.
+            drop(unsafe { Box::from_raw(made) });
+        }
     }
 }
 
+impl Drop for Slots {
+    fn drop(&mut self) {
+        for chunk in &self.chunks[..self.given().div_ceil(CHUNK)] {
+            let chunk = chunk.load(Ordering::Acquire);
+            if !chunk.is_null() {
+                // SAFETY: made by `make_chunk`, and nothing else frees it.
+                drop(unsafe { Box::from_raw(chunk) });
+            }
+        }
+    }
+}
+
+/// Returns the table without chunks.
+#[cfg(not(loom))]
+fn null_chunks() -> Box<[AtomicPtr<Chunk>; CHUNKS]> {
+    // An allocator of the system has zeros for so many bytes without writing them.
+    let zeros = Box::into_raw(vec![0_usize; CHUNKS].into_boxed_slice());
+    // SAFETY: there are so many. An atomic pointer has the size and the alignment of a word, and is
+    // null if that is 0.
+    unsafe { Box::from_raw(zeros.cast()) }
+}
+
+#[cfg(loom)]
+fn null_chunks() -> Box<[AtomicPtr<Chunk>; CHUNKS]> {
+    Box::new(std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())))
+}
+
+/// Adds the use that `stream` must wait for before it uses a block, if there is one. Returns
+/// `false` if there are uses of two streams to wait for.
+#[inline(never)]
+fn add_need(
+    slot: &SlotState,
+    used: &BlockUse,
+    stream: StreamId,
+    need: &mut Option<UseId>,
+    launches: &impl Launches,
+) -> bool {
+    let mut latest = *need;
+    let mut is_of_one_stream = true;
+    slot.ledger.visit_waits(stream.slot(), used.access, |earlier| {
+        if launches.holds_up(stream.slot(), earlier) {
+            is_of_one_stream &= latest.is_none_or(|known| known.slot() == earlier.slot());
+            latest = latest.max(Some(earlier));
+        }
+    });
+    if is_of_one_stream {
+        *need = latest;
+    }
+    is_of_one_stream
+}
+
 impl UseSlot {
-    fn empty() -> Self {
-        Self { generation: AtomicU64::new(FREE), state: SpinLock::new_locked(SlotState::empty()) }
+    fn empty(index: usize) -> Self {
+        let state = UnsafeCell::new(SlotState::empty());
+        Self { word: AtomicU64::new(FREE), index: index as u32, state }
     }
 
-    /// Locks the slot, if the block of this generation is in it.
+    /// Locks the slot, if the block of this generation is in it and not retired, and no other
+    /// thread has locked it.
     #[inline(always)]
-    fn lock_of(&self, generation: u64) -> Option<SpinLockGuard<'_, SlotState>> {
-        let is_in = || self.generation.load(Ordering::Acquire) == generation;
-        self.state.lock_while(is_in).filter(|_| is_in())
+    pub(super) fn try_lock_live(&self, generation: u64) -> Option<LockedSlot<'_>> {
+        if self.exchange(generation) {
+            Some(LockedSlot { slot: self, word: generation })
+        } else {
+            None
+        }
     }
 
+    /// Locks the slot, if the block of this generation is in it, also if it is retired.
     #[inline]
-    pub(super) fn get(&self) -> u64 {
-        self.generation.load(Ordering::Relaxed)
+    fn lock_of(&self, generation: u64) -> Option<LockedSlot<'_>> {
+        match self.try_lock_live(generation) {
+            None => self.lock_slowly(generation),
+            locked => locked,
+        }
     }
 
-    /// Sets the generation, under the lock.
-    #[inline]
-    pub(super) fn set(&self, generation: u64) {
-        self.generation.store(generation, Ordering::Release);
+    #[cold]
+    #[inline(never)]
+    fn lock_slowly(&self, generation: u64) -> Option<LockedSlot<'_>> {
+        let mut attempts = 0;
+        loop {
+            // Acquire: a thread that finds another block here comes after the one that put it here.
+            let word = self.word.load(Ordering::Acquire);
+            if word & !(LOCKED | RETIRED) != generation {
+                return None;
+            }
+            if word & LOCKED == 0 && self.exchange(word) {
+                return Some(LockedSlot { slot: self, word });
+            }
+            pause(attempts);
+            attempts += 1;
+        }
+    }
+
+    /// Locks the slot if this is its word.
+    #[inline(always)]
+    fn exchange(&self, word: u64) -> bool {
+        // Acquire: writes of earlier holders are visible.
+        let acquire = Ordering::Acquire;
+        self.word.compare_exchange(word, word | LOCKED, acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Returns access to a free slot.
+    ///
+    /// # Safety
+    ///
+    /// The caller has consumed the `FreeSlot`, and what its earlier holders have written happens
+    /// before this call.
+    #[inline(always)]
+    pub(super) unsafe fn resume(&self) -> LockedSlot<'_> {
+        LockedSlot { slot: self, word: self.word.load(Ordering::Relaxed) }
+    }
+}
+
+impl LockedSlot<'_> {
+    #[inline(always)]
+    pub(super) fn slot(&self) -> NonNull<UseSlot> {
+        NonNull::from(self.slot)
+    }
+
+    /// Returns its index in the table.
+    #[inline(always)]
+    pub(super) fn index(&self) -> u32 {
+        self.slot.index
+    }
+
+    #[inline(always)]
+    pub(super) fn is_retired(&self) -> bool {
+        self.word & RETIRED != 0
+    }
+
+    /// Returns the number of the generation of its block.
+    fn generation(&self) -> u64 {
+        self.word & !RETIRED
+    }
+
+    /// Retires its block.
+    pub(super) fn retire(&mut self) {
+        self.word |= RETIRED;
+    }
+
+    /// Puts the block of this generation into it.
+    #[inline(always)]
+    pub(super) fn set_block(&mut self, generation: u64) {
+        self.word = generation;
+    }
+
+    /// Removes its block.
+    #[inline(always)]
+    pub(super) fn set_free(&mut self) {
+        self.word = self.word & !RETIRED | FREE;
+    }
+
+    /// Puts its last block into it again.
+    pub(super) fn set_last_block(&mut self) {
+        self.word &= !FREE;
+    }
+
+    /// Forgets its last block.
+    pub(super) fn forget_block(&mut self) {
+        self.word = FREE;
+    }
+}
+
+impl Deref for LockedSlot<'_> {
+    type Target = SlotState;
+
+    #[inline(always)]
+    fn deref(&self) -> &SlotState {
+        // SAFETY: the slot is locked for this value.
+        unsafe { &*self.slot.state.get() }
+    }
+}
+
+impl DerefMut for LockedSlot<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut SlotState {
+        // SAFETY: as above.
+        unsafe { &mut *self.slot.state.get() }
+    }
+}
+
+impl Drop for LockedSlot<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.slot.word.store(self.word, Ordering::Release);
     }
 }
 

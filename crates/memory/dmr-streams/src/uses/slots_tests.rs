@@ -36,42 +36,57 @@ fn insert(
     slots.occupy(slot, generation, allocation).unwrap()
 }
 
-/// Opens a window.
-fn open(slots: &Slots, used: BlockUse, stream: StreamId) -> UseTokens {
-    let mut tokens = UseTokens::new(stream);
-    slots.open(&[used], &mut tokens, |_| {}).unwrap();
-    tokens
-}
+/// Launches that end when their windows are closed, and not before.
+struct Open;
 
-/// U13: another thread's later use of the same stream was submitted after the stream had been
-/// waited for.
-#[test]
-fn a_use_that_is_done_does_not_remove_a_later_one_of_its_stream() {
-    for access in [Access::Read, Access::Write] {
-        let pool = StreamPoolId::next().unwrap();
-        let [home, stream] = [0, 1].map(|slot| StreamId::from_parts(pool, slot, 0).unwrap());
-        let slots = Slots::new(pool, 2);
-        let generation = Generation::next();
-        let allocation = UseId::new(home.slot(), 1);
-        let block = id(insert(&slots, generation, allocation, Occupant::NONE), generation, home);
-        let open = || open(&slots, BlockUse::new(block, access), stream);
-        let done = open();
-        let later = open();
-        let close = |tokens: UseTokens, end| {
-            slots.close(tokens.as_slice(), end, &|_| false);
-        };
-        close(later, WindowEnd::Used(UseId::new(stream.slot(), 4)));
-        close(done, WindowEnd::Done(UseId::new(stream.slot(), 2)));
-        let mut needs = Vec::new();
-        slots.visit_host_waits(block, ByteRange::WHOLE, |need| needs.push(need.seq())).unwrap();
-        assert!(needs.contains(&4), "{access:?}: {needs:?}");
+impl Launches for Open {
+    fn is_over(&self, _: UseId) -> bool {
+        false
+    }
+
+    fn watch(&self, _: UseId) -> bool {
+        true
+    }
+
+    fn is_done(&self, _: UseId) -> bool {
+        false
+    }
+
+    fn holds_up(&self, slot: usize, used: UseId) -> bool {
+        slot != used.slot()
     }
 }
 
-/// U6, U7: a token closes its own window and no other, in whatever order windows are opened and
-/// closed.
+/// Makes the tokens of a launch without windows.
+fn launch(stream: StreamId, number: u64) -> UseTokens {
+    let mut tokens = UseTokens::new(stream);
+    // SAFETY: the windows of the launch are opened here.
+    unsafe { tokens.set_launch(number) };
+    tokens
+}
+
+/// Opens a window of a launch.
+fn open(slots: &Slots, used: BlockUse, stream: StreamId, number: u64) -> UseTokens {
+    let mut tokens = launch(stream, number);
+    slots.open(&[used], &mut tokens, &Open, |_| {}).unwrap();
+    tokens
+}
+
+/// Closes the windows of the first tokens that are of one block.
+fn close<'t>(
+    slots: &Slots,
+    of_launch: &UseTokens,
+    tokens: &'t [UseToken],
+    end: WindowEnd,
+) -> Closed<'t> {
+    let launch = UseId::new(of_launch.stream().slot(), of_launch.launch());
+    slots.close(tokens, launch, end, &Open)
+}
+
+/// U6, U7: a token closes a window of its own launch and no other, in whatever order windows are
+/// opened and closed.
 #[test]
-fn each_open_window_has_a_ticket_that_no_other_has() {
+fn each_launch_closes_its_own_windows() {
     let pool = StreamPoolId::next().unwrap();
     let home = StreamId::from_parts(pool, 0, 0).unwrap();
     let slots = Slots::new(pool, 1);
@@ -82,20 +97,20 @@ fn each_open_window_has_a_ticket_that_no_other_has() {
     for step in 0..200_usize {
         // Two are opened for each that is closed, for a while; then all are closed.
         if step % 3 < 2 && step < 100 {
-            let opened = open(&slots, used, home);
-            assert!(!windows.contains(&opened), "{opened:?} is open: {windows:?}");
-            windows.push(opened);
+            windows.push(open(&slots, used, home, 2 + 2 * step as u64));
         } else if !windows.is_empty() {
             let tokens = windows.swap_remove(step * 7 % windows.len());
-            let closed = slots.close(tokens.as_slice(), WindowEnd::Unused, &|_| false);
-            assert_eq!((closed.behind.len(), closed.windows), (0, 1));
+            let closed = close(&slots, &tokens, tokens.as_slice(), WindowEnd::Unused);
+            assert_eq!((closed.behind.len(), closed.any_stale), (0, false));
+            let again = close(&slots, &tokens, tokens.as_slice(), WindowEnd::Unused);
+            assert!(again.any_stale);
         }
     }
-    assert!(windows.is_empty() && !slots.has_open_window(block));
+    assert!(windows.is_empty() && !slots.has_open_window(block, &Open));
 }
 
-/// A number of slots that fill one row and a part of another.
-const MANY: usize = ROW * CHUNK + 3 * CHUNK;
+/// A number of slots that fill many chunks.
+const MANY: usize = 515 * CHUNK;
 
 #[test]
 fn no_block_has_more_slots_made_than_one_chunk() {
@@ -110,7 +125,7 @@ fn no_block_has_more_slots_made_than_one_chunk() {
 }
 
 #[test]
-fn every_block_has_a_slot_of_its_own_also_in_another_row() {
+fn every_block_has_a_slot_of_its_own_also_in_another_chunk() {
     let pool = StreamPoolId::next().unwrap();
     let slots = Slots::new(pool, 1);
     let home = StreamId::from_parts(pool, 0, 0).unwrap();
@@ -125,21 +140,6 @@ fn every_block_has_a_slot_of_its_own_also_in_another_row() {
     for (at, block) in blocks.iter().enumerate() {
         assert_eq!(slots.payload(*block, owner), Some(at as u64));
     }
-}
-
-#[test]
-fn behind_the_last_ticket_the_lowest_free_one_is_next() {
-    let pool = StreamPoolId::next().unwrap();
-    let home = StreamId::from_parts(pool, 0, 0).unwrap();
-    let slots = Slots::new(pool, 1);
-    let generation = Generation::next();
-    let allocation = UseId::new(home.slot(), 1);
-    let block = id(insert(&slots, generation, allocation, Occupant::NONE), generation, home);
-    let used = BlockUse::new(block, Access::Read);
-    let open = || open(&slots, used, home).as_slice()[0].ticket();
-    assert_eq!([open(), open()], [0, 1]);
-    slots.of(block).unwrap().1.windows[1].ticket = dmr_core::UseToken::MAX_TICKET;
-    assert_eq!([open(), open()], [1, 2]);
 }
 
 /// U6, U15: of tokens in a row, those of one block close its windows, each its own; a stale one
@@ -158,35 +158,33 @@ fn the_windows_of_parts_are_opened_and_closed_together() {
         BlockUse::of_bytes(blocks[block], Access::Write, ByteRange::new(256 + 8 * at, 8))
     };
     let uses = [part(0, 0), part(0, 1), part(0, 2), part(1, 0), part(0, 3)];
-    let mut tokens = UseTokens::new(home);
+    let mut tokens = launch(home, 2);
     let mut left: &[BlockUse] = &uses;
     let mut runs = Vec::new();
     while !left.is_empty() {
         let before = left.len();
-        left = slots.open(left, &mut tokens, |_| {}).unwrap();
+        left = slots.open(left, &mut tokens, &Open, |_| {}).unwrap();
         runs.push(before - left.len());
     }
     assert_eq!(runs, [3, 1, 1]);
     assert_eq!(tokens.len(), uses.len());
     // Another stream conflicts with the third part of the first block, so none of these windows is
     // opened.
-    let mut others = UseTokens::new(other);
+    let mut others = launch(other, 2);
     let conflicting = [part(0, 4), part(0, 5), part(0, 2)];
-    let refused = slots.open(&conflicting, &mut others, |_| {});
+    let refused = slots.open(&conflicting, &mut others, &Open, |_| {});
     assert!(matches!(refused, Err(ResourceError::WindowConflict { .. })));
     assert!(others.is_empty());
-    slots.open(&conflicting[..2], &mut others, |_| {}).unwrap();
+    slots.open(&conflicting[..2], &mut others, &Open, |_| {}).unwrap();
     let end = WindowEnd::Used(UseId::new(home.slot(), 2));
-    let first = slots.close(&tokens.as_slice()[1..], end, &|_| false);
-    assert_eq!((first.behind.len(), first.windows, first.any_stale), (2, 2, false));
-    let again = slots.close(tokens.as_slice(), end, &|_| false);
-    assert_eq!((again.behind.len(), again.windows), (2, 1), "two are closed already");
-    assert!(again.any_stale);
-    let unused = slots.close(others.as_slice(), WindowEnd::Unused, &|_| false);
-    assert_eq!((unused.behind.len(), unused.windows, unused.any_stale), (0, 2, false));
-    assert!(slots.has_open_window(blocks[0]) && slots.has_open_window(blocks[1]));
-    for at in [3, 4] {
-        assert_eq!(slots.close(&tokens.as_slice()[at..], end, &|_| false).windows, 1);
-    }
-    assert!(!slots.has_open_window(blocks[0]) && !slots.has_open_window(blocks[1]));
+    let first = close(&slots, &tokens, &tokens.as_slice()[1..3], end);
+    assert_eq!((first.behind.len(), first.any_stale), (0, false));
+    let again = close(&slots, &tokens, tokens.as_slice(), end);
+    assert_eq!((again.behind.len(), again.any_stale), (2, true), "two of the block are left");
+    assert!(close(&slots, &tokens, &tokens.as_slice()[..1], end).any_stale);
+    let unused = close(&slots, &others, others.as_slice(), WindowEnd::Unused);
+    assert_eq!((unused.behind.len(), unused.any_stale), (0, false));
+    assert!(!slots.has_open_window(blocks[0], &Open) && slots.has_open_window(blocks[1], &Open));
+    assert!(!close(&slots, &tokens, &tokens.as_slice()[3..4], end).any_stale);
+    assert!(!slots.has_open_window(blocks[1], &Open));
 }

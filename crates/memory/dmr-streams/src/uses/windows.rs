@@ -13,10 +13,11 @@ use smallvec::SmallVec;
 
 use super::needs::Needs;
 use super::slot_state::WindowEnd;
-use super::slots::Closed;
+use super::slots::{Closed, EndedLaunches, Opened};
 use super::{UseTable, covering};
-use crate::holds::Holds;
 use crate::progress::Event;
+use crate::recording::{EndedLaunch, Left};
+use crate::timeline::End;
 use crate::{HomeStream, StreamGuard, StreamPool};
 
 impl UseTable<'_> {
@@ -51,14 +52,53 @@ impl UseTable<'_> {
         tokens: &mut UseTokens,
         failed: impl FnOnce(),
     ) -> ResourceResult<()> {
+        let mut opened = Opened { windows: 0, need: None };
+        if tokens.is_empty()
+            && !uses.is_empty()
+            && let Some(stream) = self.pool.enter_own(tokens.stream())
+            && stream.is_not_capturing()
+            && tokens.resolve(stream.id())
+        {
+            // SAFETY: this table opens the windows of the launch.
+            unsafe { tokens.set_launch(stream.timeline().begin_launch()) };
+            let ended = EndedLaunches::new(stream.slot(), stream.timeline().all_over());
+            opened = self.slots().open_regular(uses, tokens, ended, self.launches());
+            if opened.windows == uses.len() && opened.need.is_none() {
+                return Ok(());
+            }
+        }
+        self.prepare_rest(uses, opened, tokens).inspect_err(|_| failed())
+    }
+
+    /// Prepares the uses behind those whose windows were opened on the regular path, and waits for
+    /// what these need. On an error no window of the uses is open.
+    #[inline(never)]
+    fn prepare_rest(
+        &self,
+        uses: &[BlockUse],
+        opened: Opened,
+        tokens: &mut UseTokens,
+    ) -> ResourceResult<()> {
+        let is_regular = tokens.launch() != 0 && tokens.len() == opened.windows;
         let Some(stream) = self.pool.entered(tokens.stream()) else {
-            return Err(self.pool.refusal(tokens.stream()));
+            let refusal = self.pool.refusal(tokens.stream());
+            if is_regular {
+                // They are open, so closing them is no error.
+                let _ = self.cancel_from(tokens, 0);
+            }
+            return Err(refusal);
         };
-        self.prepare_on(&stream, uses, tokens).inspect_err(|_| failed())
+        if !is_regular {
+            return self.prepare_on(&stream, uses, tokens);
+        }
+        let mut needs = Needs::new();
+        opened.need.into_iter().for_each(|used| needs.add(used));
+        self.open(&uses[opened.windows..], &stream, tokens, needs).inspect_err(|_| {
+            let _ = self.cancel_from(tokens, 0);
+        })
     }
 
     /// As [`prepare_in`](Self::prepare_in), on a stream of this pool that was entered.
-    #[inline(always)]
     pub(crate) fn prepare_on(
         &self,
         stream: &StreamGuard<'_>,
@@ -68,29 +108,32 @@ impl UseTable<'_> {
         if !tokens.resolve(stream.id()) {
             return Err(ResourceError::stream_misuse(stream.id(), StreamProblem::ReturnedLease));
         }
+        if uses.is_empty() {
+            return Ok(());
+        }
+        stream.refuse_capture()?;
+        if tokens.is_empty() {
+            // SAFETY: this table opens the windows of the launch.
+            unsafe { tokens.set_launch(self.pool.progress().begin_launch(stream.slot())) };
+        }
         let open = tokens.len();
-        if let Err(error) = self.open(uses, stream, tokens) {
-            stream.open_windows(tokens.len() - open);
+        let opened = self.open(uses, stream, tokens, Needs::new());
+        stream.open_windows(tokens.len() - open);
+        opened.inspect_err(|_| {
             // They are open, so closing them is no error.
             let _ = self.cancel_from(tokens, open);
-            return Err(error);
-        }
-        stream.open_windows(tokens.len() - open);
-        Ok(())
+        })
     }
 
-    #[inline(always)]
+    /// Opens the windows of uses, and makes the stream wait for `needs` and for what they need. On
+    /// an error, windows that were opened are in `tokens`.
     fn open(
         &self,
         uses: &[BlockUse],
         stream: &StreamGuard<'_>,
         tokens: &mut UseTokens,
+        mut needs: Needs,
     ) -> ResourceResult<()> {
-        if uses.is_empty() {
-            return Ok(());
-        }
-        stream.refuse_capture()?;
-        let mut needs = Needs::new();
         let mut left = uses;
         while !left.is_empty() {
             let need = |used| {
@@ -98,7 +141,7 @@ impl UseTable<'_> {
                     needs.add(used);
                 }
             };
-            left = match self.slots().open(left, tokens, need) {
+            left = match self.slots().open(left, tokens, self.launches(), need) {
                 Ok(behind) => behind,
                 Err(error) => return Err(self.refused(left, stream, error)),
             };
@@ -139,7 +182,7 @@ impl UseTable<'_> {
         }
         let stream = self.of_this_pool(stream).ok()?;
         for used in uses {
-            if self.slots().has_conflict(used, stream)? {
+            if self.slots().has_conflict(used, stream, self.launches())? {
                 return Some(true);
             }
         }
@@ -172,20 +215,99 @@ impl UseTable<'_> {
         if tokens.is_empty() {
             return Ok(());
         }
+        let launch = tokens.launch();
+        let Some(stream) = self.pool.enter_own_home(tokens.stream()).filter(|_| launch != 0) else {
+            return self.finish_on_any(tokens);
+        };
+        let progress = self.pool.progress();
+        let mut ended = progress.end_launch(stream.timeline(), launch);
+        ended.left = progress.complete_regular(&stream, ended.left);
+        if matches!(ended.left, Left::Nothing) && !ended.end.closes_windows {
+            tokens.clear();
+            return Ok(());
+        }
+        self.finish_rest(tokens, &ended)
+    }
+
+    /// Finishes uses on any stream.
+    #[inline(never)]
+    fn finish_on_any(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
         let Some(stream) = self.pool.entered_home(tokens.stream()).and_then(HomeStream::live)
         else {
             return self.finish_without_stream(tokens);
         };
-        let mut seq = 0;
-        match self.pool.progress().mark(&stream, &mut seq) {
-            Ok(()) => self.close(
-                tokens,
-                stream.holds(),
-                0,
-                WindowEnd::Used(UseId::new(stream.slot(), seq)),
-            ),
-            Err(error) => self.finish_unrecorded(tokens, &stream, seq, error),
+        let progress = self.pool.progress();
+        match progress.timeline(stream.slot()).filter(|_| tokens.launch() != 0) {
+            Some(timeline) => {
+                let ended = progress.end_launch(timeline, tokens.launch());
+                let recorded = progress.complete(&stream, &ended);
+                self.finish_ended(tokens, &stream, ended.end, recorded)
+            }
+            // They are of no window of this table.
+            None => self.cancel_from(tokens, 0),
         }
+    }
+
+    /// Finishes uses whose launch has ended, where that is not all.
+    #[inline(never)]
+    fn finish_rest(&self, tokens: &mut UseTokens, ended: &EndedLaunch<'_>) -> ResourceResult<()> {
+        match self.pool.entered_home(tokens.stream()).and_then(HomeStream::live) {
+            Some(stream) => {
+                let recorded = self.pool.progress().complete(&stream, ended);
+                self.finish_ended(tokens, &stream, ended.end, recorded)
+            }
+            // The device was lost just now.
+            None => {
+                let refusal = self.pool.refusal(tokens.stream());
+                self.close_ended(tokens, ended.end).and(Err(refusal))
+            }
+        }
+    }
+
+    /// Closes the windows of a launch that has ended, if need be. If no event could be `recorded`
+    /// for it, waits for the work instead; if that fails too, returns the error of the record.
+    fn finish_ended(
+        &self,
+        tokens: &mut UseTokens,
+        stream: &StreamGuard<'_>,
+        end: End,
+        recorded: ResourceResult<()>,
+    ) -> ResourceResult<()> {
+        let outcome = match recorded {
+            Ok(()) => Ok(()),
+            // Synchronising the stream would end its capture.
+            Err(error @ ResourceError::StreamCapturing { .. }) => Err(error),
+            Err(error) => match stream.synchronize() {
+                Ok(()) => {
+                    self.pool.progress().raise_done(stream.slot(), end.seq);
+                    Ok(())
+                }
+                Err(_) => Err(error),
+            },
+        };
+        let windows = tokens.len();
+        let closed = self.close_ended(tokens, end);
+        if let Some(holds) = stream.holds() {
+            holds.close_windows(windows);
+        }
+        closed.and(outcome)
+    }
+
+    /// Closes the windows of a launch that has ended, if it must close them itself.
+    fn close_ended(&self, tokens: &mut UseTokens, end: End) -> ResourceResult<()> {
+        let mut closed = Ok(());
+        if end.closes_windows {
+            let slot = tokens.stream().slot();
+            let was_overtaken = end.seq != tokens.launch();
+            let stale = self.close(tokens, 0, WindowEnd::Used(UseId::new(slot, end.seq)));
+            if was_overtaken {
+                self.pool.progress().forget_overtaken(slot, tokens.launch());
+                // Otherwise another thread has found the launch over, and closed it.
+                closed = stale;
+            }
+        }
+        tokens.clear();
+        closed
     }
 
     /// As [`finish`](Self::finish), without an event: for a caller that finishes other uses of the
@@ -200,27 +322,9 @@ impl UseTable<'_> {
         else {
             return self.finish_without_stream(tokens);
         };
-        let seq = self.pool.progress().number(stream.slot());
-        self.close(tokens, stream.holds(), 0, WindowEnd::Used(UseId::new(stream.slot(), seq)))
-    }
-
-    /// Finishes uses for which no event could be recorded: waits for the work instead. If that
-    /// fails too, returns the error of the record.
-    #[cold]
-    fn finish_unrecorded(
-        &self,
-        tokens: &mut UseTokens,
-        stream: &StreamGuard<'_>,
-        seq: u64,
-        error: ResourceError,
-    ) -> ResourceResult<()> {
-        let used = UseId::new(stream.slot(), seq);
-        // Synchronising the stream would end its capture.
-        let is_captured = matches!(error, ResourceError::StreamCapturing { .. });
-        if is_captured || stream.synchronize().is_err() {
-            return self.close(tokens, stream.holds(), 0, WindowEnd::Used(used)).and(Err(error));
-        }
-        self.close(tokens, stream.holds(), 0, WindowEnd::Done(used))
+        let Some(timeline) = self.pool.progress().timeline(stream.slot()) else { return Ok(()) };
+        let end = timeline.end_launch(&mut timeline.lock(), tokens.launch());
+        self.finish_ended(tokens, &stream, end, Ok(()))
     }
 
     /// Finishes uses on a stream that cannot be entered.
@@ -268,11 +372,22 @@ impl UseTable<'_> {
     ///
     /// # Errors
     ///
-    /// As [`close`](Self::close).
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a token that has no window. All other
+    /// windows are closed all the same.
     #[cold]
     pub(crate) fn cancel_from(&self, tokens: &mut UseTokens, from: usize) -> ResourceResult<()> {
-        let holds = self.pool.holds(tokens.stream().slot());
-        self.close(tokens, holds, from, WindowEnd::Unused)
+        let slot = tokens.stream().slot();
+        let windows = tokens.len() - from;
+        let closed = self.close(tokens, from, WindowEnd::Unused);
+        tokens.truncate(from);
+        if tokens.is_empty() {
+            self.pool.progress().end_unused(slot, tokens.launch());
+            tokens.clear();
+        }
+        if let Some(holds) = self.pool.holds(slot) {
+            holds.close_windows(windows);
+        }
+        closed
     }
 
     /// Records work that was submitted to `stream` already, and that reads and writes the block.
@@ -308,40 +423,25 @@ impl UseTable<'_> {
         Ok(())
     }
 
-    /// Closes the windows from index `from` on, and removes them from `tokens` and from the count
-    /// of their stream, which `holds` has if that is adopted.
+    /// Closes the windows of tokens from index `from` on.
     ///
     /// # Errors
     ///
-    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a token that has no window. All other
-    /// windows are closed all the same.
-    #[inline(always)]
-    fn close(
-        &self,
-        tokens: &mut UseTokens,
-        holds: Option<&Holds>,
-        from: usize,
-        end: WindowEnd,
-    ) -> ResourceResult<()> {
-        let mut closed = 0;
+    /// As [`cancel_from`](Self::cancel_from).
+    fn close(&self, tokens: &UseTokens, from: usize, end: WindowEnd) -> ResourceResult<()> {
+        let launch = UseId::new(tokens.stream().slot(), tokens.launch());
         let mut stale = None;
-        let is_done = |used| self.pool.progress().is_done(used);
         let mut left = &tokens.as_slice()[from..];
         while let Some(first) = left.first() {
-            let Closed { behind, windows, any_stale, retired } =
-                self.slots().close(left, end, &is_done);
+            let Closed { behind, any_stale, retired } =
+                self.slots().close(left, launch, end, self.launches());
             if any_stale {
                 stale = Some(first.generation());
             }
             if let Some(owner) = retired {
                 self.pool.closed_queues().push(owner, first.generation().get());
             }
-            closed += windows;
             left = behind;
-        }
-        tokens.truncate(from);
-        if let Some(holds) = holds {
-            holds.close_windows(closed);
         }
         stale.map_or(Ok(()), |generation| Err(ResourceError::use_after_free(generation)))
     }

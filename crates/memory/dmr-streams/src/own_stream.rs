@@ -1,0 +1,138 @@
+//! A stream that its pool has made, during a call: the regular path of the hot calls.
+//!
+//! It lives as long as the pool, so nothing counts the call, and a call begins with two comparisons.
+//! Where a function of this module returns `None` or `false`, the call goes on as for any stream,
+//! with a [`StreamGuard`](crate::StreamGuard), which returns the error.
+
+use cudarc::driver::result::DriverError;
+use cudarc::driver::sys::{self, CUstreamCaptureStatus};
+use dmr_core::ledger::UseId;
+use dmr_core::{BlockSlot, Generation, StreamId};
+
+use crate::StreamPool;
+use crate::event::DriverEvent;
+use crate::progress::Line;
+use crate::stream_entry::StreamEntry;
+use crate::uses::{FreeSlot, Launches};
+
+/// The result of a look for a capture.
+pub(crate) type CaptureLook = Result<CUstreamCaptureStatus, DriverError>;
+
+/// Returns whether a look has found no capture.
+#[inline(always)]
+pub(crate) fn is_none(look: CaptureLook) -> bool {
+    look == Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+}
+
+/// A stream that its pool has made and that a call has entered.
+#[derive(Clone, Copy)]
+pub struct OwnStream<'p> {
+    pool: &'p StreamPool,
+    entry: &'p StreamEntry,
+    timeline: &'p Line,
+    id: StreamId,
+}
+
+impl StreamPool {
+    /// Begins a call as [`enter`](Self::enter) does, if the stream is the pool's own. Otherwise,
+    /// and instead of an error, returns `None`.
+    #[inline(always)]
+    pub fn enter_own(&self, stream: StreamId) -> Option<OwnStream<'_>> {
+        let id = if stream.is_default() { self.default_stream() } else { stream };
+        let entry = self.entry(id.slot())?;
+        if entry.admits_own(id) { self.entered_own(entry, id) } else { None }
+    }
+
+    /// Begins a call as [`enter_home`](Self::enter_home) does, if the stream is the pool's own.
+    /// Otherwise, and instead of an error, returns `None`.
+    #[inline(always)]
+    pub fn enter_own_home(&self, home: StreamId) -> Option<OwnStream<'_>> {
+        let entry = self.entry(home.slot())?;
+        if entry.is_own_home(home) { self.entered_own(entry, home) } else { None }
+    }
+
+    #[inline(always)]
+    fn entered_own<'p>(&'p self, entry: &'p StreamEntry, id: StreamId) -> Option<OwnStream<'p>> {
+        let timeline = self.progress().timeline(id.slot())?;
+        if self.device().is_usable() {
+            Some(OwnStream { pool: self, entry, timeline, id })
+        } else {
+            None
+        }
+    }
+}
+
+impl<'p> OwnStream<'p> {
+    /// Returns the id under which the stream may be stored: never [`StreamId::DEFAULT`].
+    #[must_use]
+    #[inline(always)]
+    pub fn id(&self) -> StreamId {
+        self.id
+    }
+
+    /// Returns the slot of the stream in its pool.
+    #[must_use]
+    #[inline(always)]
+    pub fn slot(&self) -> usize {
+        self.id.slot()
+    }
+
+    /// Returns the sequence number that stands for all work submitted to the stream so far.
+    #[must_use]
+    #[inline(always)]
+    pub fn submitted(&self) -> u64 {
+        self.timeline.submitted()
+    }
+
+    #[inline(always)]
+    pub(crate) fn timeline(&self) -> &'p Line {
+        self.timeline
+    }
+
+    /// Returns whether work on the stream would have to wait for a use.
+    #[inline(always)]
+    pub(crate) fn holds_up(&self, used: UseId, launches: &impl Launches) -> bool {
+        used.slot() != self.slot()
+            && !self.timeline.seen.covers(used.slot(), used.seq())
+            && !launches.is_done(used)
+    }
+
+    /// Returns whether the stream captures no graph. Makes one driver call, which reads a state and
+    /// is cheap. Returns `false` if it fails.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_not_capturing(&self) -> bool {
+        is_none(self.look())
+    }
+
+    /// Looks for a capture.
+    #[inline(always)]
+    pub(crate) fn look(&self) -> CaptureLook {
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the stream lives as long as the pool.
+        unsafe { sys::cuStreamIsCapturing(self.entry.own_handle(), &mut status) }.result()?;
+        Ok(status)
+    }
+
+    /// Records an event on the stream.
+    ///
+    /// # Errors
+    ///
+    /// The driver's, also because the context is not current.
+    #[inline(always)]
+    pub(crate) fn record_event(&self, event: &DriverEvent) -> Result<(), DriverError> {
+        // SAFETY: event and stream are alive, and of the device's context.
+        unsafe { sys::cuEventRecord(event.handle(), self.entry.own_handle()) }.result()
+    }
+
+    /// Puts a block into a slot, as [`StreamGuard::occupy`](crate::StreamGuard::occupy) does.
+    ///
+    /// # Errors
+    ///
+    /// The slot, unchanged, if it is of another pool.
+    #[inline(always)]
+    pub fn occupy(&self, slot: FreeSlot, generation: Generation) -> Result<BlockSlot, FreeSlot> {
+        let allocation = UseId::from_parts(self.slot(), self.submitted());
+        self.pool.slots().occupy(slot, generation, allocation)
+    }
+}
