@@ -48,8 +48,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             })?,
         };
         let Found { arena, chunk, .. } = found;
-        let mut state = arena.lock();
-        let slot = match state.use_slot(chunk.id, request.tag) {
+        let mut state = arena.lock_for_block();
+        let slot = match state.heap.take_slot(chunk.id, request.tag) {
             Some(slot) => slot,
             None => {
                 drop(state);
@@ -61,8 +61,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                         return Err(error);
                     }
                 };
-                state = arena.lock();
-                state.add_block_record(chunk.id, request.tag);
+                state = arena.lock_for_block();
                 slot
             }
         };

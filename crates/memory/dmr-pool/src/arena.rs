@@ -2,10 +2,12 @@
 //!
 //! | module | what it is for |
 //! | --- | --- |
+//! | `cooling` | chunks that were freed and that one other stream may still use |
 //! | `pending` | chunks that were freed and may still be used by other streams |
 //! | `spans` | what chunks are cut from, and what is mapped where |
 //! | `transfer` | a chunk on its way between its arena and a block |
 
+pub(crate) mod cooling;
 mod pending;
 mod spans;
 mod transfer;
@@ -18,6 +20,7 @@ use dmr_core::{AllocTag, StreamId};
 use dmr_core::{SpinLock, SpinLockGuard};
 use dmr_streams::uses::{FreeSlot, PendingQueue};
 
+use cooling::Cooling;
 pub(crate) use transfer::{ChunkLocation, FreedChunk, Placement, RetiredChunk};
 
 use crate::heap::{ChunkId, Heap, UNIT, smallest_of_bin};
@@ -42,6 +45,7 @@ pub(crate) struct Arena {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) heap: Heap,
+    cooling: Cooling,
     /// Chunks that the arena's stream may not use yet without waiting.
     pub(crate) pending: PendingQueue<ChunkId>,
     /// Units of the pending chunks.
@@ -54,13 +58,14 @@ pub(crate) struct State {
     /// Addresses of the pages that are leaving.
     pub(crate) leaving: BTreeSet<u64>,
     pub(crate) counts: Counts,
+    /// Blocks that were allocated. Not beside the counts of bytes: the compiler would add to both at
+    /// once, with more instructions.
+    pub(crate) blocks: u64,
     /// Chunks that its stream acquired by a step of the ladder.
     pub(crate) steps: StepCounts,
     /// Chunks that it borrowed from other arenas since it last looked for a page of its own
     /// instead.
     loans: u32,
-    /// By chunk.
-    block_records: Vec<Box<[BlockRecord; RECORDS]>>,
     /// The fewest live bytes for which the hint is exact enough.
     live_from: u64,
     /// The most live bytes for which it is, less `live_from`.
@@ -71,40 +76,12 @@ pub(crate) struct State {
 /// Blocks and bytes, as requested, since the pool was made.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// Blocks that were allocated.
-    pub(crate) blocks: u64,
+    /// Bytes of blocks that were not deallocated.
+    pub(crate) live: u64,
+    /// Bytes of blocks that were deallocated while a window was open, and are not freed yet.
+    pub(crate) retired: u64,
     /// Bytes that were allocated, or by which blocks have grown.
     pub(crate) allocated: u64,
-    /// Bytes of blocks that were deallocated.
-    pub(crate) returned: u64,
-    /// Bytes of blocks that were deallocated and have no open window.
-    pub(crate) freed: u64,
-}
-
-/// The part of a chunk that outlives its block, for the next block.
-#[derive(Debug)]
-struct BlockRecord {
-    /// The use slot for the next block; `None` while there is a block.
-    slot: Option<FreeSlot>,
-    /// The tag of the last block.
-    tag: AllocTag,
-}
-
-impl Default for BlockRecord {
-    fn default() -> Self {
-        Self { slot: None, tag: AllocTag::UNTAGGED }
-    }
-}
-
-/// Block records of a row. They are never moved: for half a million of them that would take
-/// milliseconds.
-const RECORDS: usize = 1024;
-
-/// Returns the row and the index of a chunk's block record.
-#[inline(always)]
-fn block_record_index(chunk: ChunkId) -> (usize, usize) {
-    let at = chunk.get() as usize;
-    (at / RECORDS, at % RECORDS)
 }
 
 /// The chunk that an allocation needs.
@@ -131,7 +108,7 @@ impl Request {
 pub(crate) struct Hints {
     /// A size in the bin of the largest free chunk; 0 if there is none.
     largest: AtomicU32,
-    /// 1 if there are pending chunks.
+    /// 1 if there are pending or cooling chunks.
     pending: AtomicU32,
     /// Bytes of live blocks, up to 1 part in 2 to the power of [`State::exactness`], or to
     /// [`TOLERANCE`].
@@ -166,12 +143,13 @@ impl Arena {
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
         let mut locked = self.lock_for_block();
-        locked.heap.merge_recent();
+        locked.settle();
         locked
     }
 
-    /// Locks the arena, for [`Heap::acquire`] and [`Heap::release_for_reuse`] only: the chunk that
-    /// was freed last may not be merged yet.
+    /// Locks the arena, for its warm and its cooling chunks and [`Heap::acquire`] only: the chunk
+    /// that was freed last may not be merged yet, and cooling chunks are not among the pending
+    /// ones.
     #[inline(always)]
     pub(crate) fn lock_for_block(&self) -> Locked<'_> {
         let state = self.state.lock();
@@ -182,11 +160,12 @@ impl Arena {
 
     /// Locks the arena, unless another thread has locked it.
     pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
-        let mut state = self.state.try_lock()?;
+        let state = self.state.try_lock()?;
         #[cfg(test)]
         crate::tests::work::locked();
-        state.heap.merge_recent();
-        Some(Locked { arena: self, state })
+        let mut locked = Locked { arena: self, state };
+        locked.settle();
+        Some(locked)
     }
 
     /// Returns whether the arena may have a chunk for a request of `units`.
@@ -208,26 +187,16 @@ impl Arena {
 }
 
 impl State {
-    /// Removes the use slot that a chunk's last block has left, for its next block, which has this
-    /// tag. `None` if the chunk has had no block.
-    #[inline(always)]
-    pub(crate) fn use_slot(&mut self, chunk: ChunkId, tag: AllocTag) -> Option<FreeSlot> {
-        let record = self.block_record(chunk)?;
-        record.tag = tag;
-        record.slot.take()
-    }
-
     /// Counts an allocation.
     #[inline(always)]
     pub(crate) fn count_block(&mut self, bytes: u64) {
-        self.counts.blocks += 1;
+        self.counts.live += bytes;
+        self.blocks += 1;
         self.counts.allocated += bytes;
     }
 
     /// Counts bytes of a chunk's block as deallocated and as freed, and keeps its use slot for the
-    /// chunk's next block. (Chunks that are merged and cut again get the same ids, and so the same
-    /// slots.)
-    #[inline(always)]
+    /// chunk's next block.
     pub(crate) fn end_block(
         &mut self,
         chunk: ChunkId,
@@ -235,42 +204,11 @@ impl State {
         deallocated: u64,
         freed: u64,
     ) {
-        self.counts.returned += deallocated;
-        self.counts.freed += freed;
-        if slot.is_some()
-            && let Some(record) = self.block_record(chunk)
-        {
-            record.slot = slot;
+        self.counts.live -= deallocated;
+        self.counts.retired = self.counts.retired + deallocated - freed;
+        if let Some(slot) = slot {
+            self.heap.keep_slot(chunk, slot);
         }
-    }
-
-    /// Adds the block record of a chunk, for a block with this tag.
-    pub(crate) fn add_block_record(&mut self, chunk: ChunkId, tag: AllocTag) {
-        while self.block_records.len() <= chunk.get() as usize / RECORDS {
-            let row = std::iter::repeat_with(BlockRecord::default).take(RECORDS);
-            self.block_records.extend(row.collect::<Box<[_]>>().try_into().ok());
-        }
-        if let Some(record) = self.block_record(chunk) {
-            record.tag = tag;
-        }
-    }
-
-    /// Returns the tag of the chunk's last block.
-    pub(crate) fn tag(&self, chunk: ChunkId) -> AllocTag {
-        let (row, at) = block_record_index(chunk);
-        self.block_records.get(row).map_or(AllocTag::UNTAGGED, |records| records[at].tag)
-    }
-
-    /// Removes all use slots.
-    pub(crate) fn remove_slots(&mut self) -> impl Iterator<Item = FreeSlot> {
-        let rows = std::mem::take(&mut self.block_records).into_iter();
-        rows.flat_map(|records| *records).filter_map(|record| record.slot)
-    }
-
-    #[inline(always)]
-    fn block_record(&mut self, chunk: ChunkId) -> Option<&mut BlockRecord> {
-        let (row, at) = block_record_index(chunk);
-        Some(&mut self.block_records.get_mut(row)?[at])
     }
 
     /// Counts a step of the ladder that has found a chunk, which is in another arena if it is a
@@ -298,7 +236,7 @@ impl Drop for Locked<'_> {
         crate::tests::work::unlocks();
         // Every allocation and free ends here. While the live bytes are in the range for which the
         // hint is exact enough, this costs a subtraction and a comparison.
-        let live = self.state.counts.allocated - self.state.counts.returned;
+        let live = self.state.counts.live;
         if live.wrapping_sub(self.state.live_from) > self.state.live_range {
             self.update_live(live);
         }
@@ -309,6 +247,15 @@ impl Drop for Locked<'_> {
 }
 
 impl Locked<'_> {
+    /// Makes all chunks free or pending that are neither.
+    #[inline]
+    fn settle(&mut self) {
+        if !self.cooling.is_empty() {
+            self.end_cooling();
+        }
+        self.heap.merge_recent();
+    }
+
     /// Updates the hints that follow from the counts.
     #[inline]
     fn update_live(&mut self, live: u64) {
@@ -327,7 +274,8 @@ impl Locked<'_> {
         let state = &mut *self.state;
         let hints = &self.arena.hints;
         store_if_changed(&hints.largest, state.heap.largest());
-        store_if_changed(&hints.pending, u32::from(!state.pending.is_empty()));
+        let any_pending = !state.pending.is_empty() || !state.cooling.is_empty();
+        store_if_changed(&hints.pending, u32::from(any_pending));
         hints.allocated.store(state.counts.allocated, Ordering::Relaxed);
         state.heap.clear_changed();
     }

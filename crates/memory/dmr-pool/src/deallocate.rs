@@ -53,7 +53,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     pub(crate) fn retire(&self, block: RetiredChunk) {
         let location = ChunkLocation::from_payload(block.payload);
         if let Some(arena) = location.and_then(|location| self.arena_at(location.arena)) {
-            arena.lock().counts.returned += block.bytes;
+            let mut state = arena.lock();
+            state.counts.live -= block.bytes;
+            state.counts.retired += block.bytes;
         }
         self.in_use.insert(block.id, block);
         // The last window may have closed meanwhile.
@@ -85,7 +87,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             }
             self.uses().vacate(slot);
             if let Some(arena) = self.arena_at(location.arena) {
-                arena.lock().counts.freed += bytes;
+                arena.lock().counts.retired -= bytes;
             }
         };
         match is_lost {

@@ -53,6 +53,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Err(error);
         }
         let mut state = arena.lock();
+        state.counts.live += more_bytes;
         state.counts.allocated += more_bytes;
         let reserved_bytes = u64::from(state.heap.units(chunk)) * UNIT;
         drop(state);

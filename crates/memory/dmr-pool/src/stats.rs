@@ -103,10 +103,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         for arena in self.arenas() {
             let counts = arena.lock().counts;
-            usage.live += counts.allocated - counts.returned;
-            usage.retired += counts.returned - counts.freed;
+            usage.live += counts.live;
+            usage.retired += counts.retired;
             usage.total_allocated += counts.allocated;
-            usage.total_freed += counts.freed;
+            usage.total_freed += counts.allocated - counts.live - counts.retired;
         }
         usage
     }
@@ -184,7 +184,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let step = records.div_ceil(sample);
             self.visit_chunks(arena, step, |state, report| match report.state {
                 RegionState::InUse => {
-                    let tag = state.tag(report.chunk);
+                    let tag = state.heap.tag(report.chunk);
                     let holder = by_tag.entry(tag).or_insert(Holder { tag, bytes: 0, blocks: 0 });
                     holder.bytes += report.bytes * step as u64;
                     holder.blocks += step as u64;

@@ -142,7 +142,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let _ = self.trim_own_to(0);
         self.release_addresses();
         for arena in self.arenas() {
-            for slot in arena.lock().remove_slots() {
+            for slot in arena.lock().heap.remove_slots() {
                 self.uses().vacate(slot);
             }
         }

@@ -3,6 +3,9 @@
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
+use dmr_core::AllocTag;
+use dmr_streams::uses::FreeSlot;
+
 /// The index of a chunk's record in the table, never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ChunkId(NonZeroU32);
@@ -62,11 +65,22 @@ pub(super) enum State {
     Hole,
 }
 
+/// The part of a chunk that outlives its block, for the next block. It stays with the record:
+/// chunks that are merged and cut again get the same ids, and so the same use slots.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// The use slot for the next block; `None` while there is a block, while the chunk is warm, and
+    /// before the first block.
+    pub(crate) slot: Option<FreeSlot>,
+    /// The tag of the last block.
+    pub(crate) tag: AllocTag,
+}
+
 /// The table. Records of removed chunks are reused.
 #[derive(Debug)]
 pub(super) struct Chunks {
     /// In rows, which are never moved: for half a million records that would take milliseconds.
-    rows: Vec<Box<[Chunk; ROW]>>,
+    rows: Vec<Row>,
     /// The number of records that were ever in use, and the first, which never is.
     len: u32,
     /// The last record that was removed. Each has the one that was removed before it as its `next`.
@@ -76,7 +90,15 @@ pub(super) struct Chunks {
 /// Records of a row.
 const ROW: usize = 1024;
 
+#[derive(Debug)]
+struct Row {
+    chunks: Box<[Chunk; ROW]>,
+    kept: Box<[Kept; ROW]>,
+}
+
 impl ChunkId {
+    pub(super) const FIRST: Self = Self(NonZeroU32::MIN);
+
     /// Returns the chunk with this index; `None` for zero.
     #[inline]
     pub(crate) fn new(index: u32) -> Option<Self> {
@@ -171,6 +193,25 @@ impl Chunks {
         chunks.filter(|(_, chunk)| chunk.state != State::Unused)
     }
 
+    /// Returns what a chunk keeps for its next block.
+    #[inline]
+    pub(super) fn kept(&self, id: ChunkId) -> &Kept {
+        let index = id.get() as usize;
+        &self.rows[index / ROW].kept[index % ROW]
+    }
+
+    /// Returns what a chunk keeps for its next block.
+    #[inline]
+    pub(super) fn kept_mut(&mut self, id: ChunkId) -> &mut Kept {
+        let index = id.get() as usize;
+        &mut self.rows[index / ROW].kept[index % ROW]
+    }
+
+    /// Removes all use slots.
+    pub(super) fn remove_slots(&mut self) -> impl Iterator<Item = FreeSlot> {
+        self.rows.iter_mut().flat_map(|row| row.kept.iter_mut()).filter_map(|kept| kept.slot.take())
+    }
+
     /// Returns the number of records, in use or not.
     pub(super) fn records(&self) -> usize {
         self.len as usize
@@ -181,8 +222,9 @@ impl Chunks {
         let index = self.len;
         if index as usize / ROW == self.rows.len() {
             let unused = Chunk { state: State::Unused, ..Chunk::span(0, 0) };
-            let row = vec![unused; ROW].into_boxed_slice();
-            self.rows.extend(row.try_into().ok());
+            let chunks = Box::new([unused; ROW]);
+            let kept = Box::new([const { Kept { slot: None, tag: AllocTag::UNTAGGED } }; ROW]);
+            self.rows.push(Row { chunks, kept });
         }
         // 2^32 units are a terabyte, and no chunk is smaller than a unit.
         self.len = self.len.saturating_add(1);
@@ -198,7 +240,7 @@ impl Index<ChunkId> for Chunks {
         #[cfg(test)]
         crate::tests::work::look();
         let index = id.get() as usize;
-        &self.rows[index / ROW][index % ROW]
+        &self.rows[index / ROW].chunks[index % ROW]
     }
 }
 
@@ -208,6 +250,6 @@ impl IndexMut<ChunkId> for Chunks {
         #[cfg(test)]
         crate::tests::work::look();
         let index = id.get() as usize;
-        &mut self.rows[index / ROW][index % ROW]
+        &mut self.rows[index / ROW].chunks[index % ROW]
     }
 }

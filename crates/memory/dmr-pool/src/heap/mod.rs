@@ -18,10 +18,14 @@ mod window;
 
 use std::ops::Range;
 
+use dmr_core::AllocTag;
+use dmr_streams::uses::FreeSlot;
+
 use bins::{Bin, Bins};
 pub(crate) use chunk::ChunkId;
 use chunk::{Chunk, Chunks, State};
-use quick::Quick;
+pub(crate) use quick::WarmChunk;
+use quick::{Quick, Recent};
 pub(crate) use report::ChunkReport;
 pub use report::RegionState;
 pub(crate) use window::Window;
@@ -44,7 +48,7 @@ pub(crate) struct Heap {
     quick: Quick,
     /// The large chunk that was freed last and is not merged yet: programs that free one often
     /// allocate one of that size next. Its state is acquired.
-    recent: Option<ChunkId>,
+    recent: Recent,
     /// The first of the holes, which are a list.
     holes: Option<ChunkId>,
     free_units: u64,
@@ -105,14 +109,8 @@ impl Heap {
     /// Acquires the smallest chunk of at least this size that is on no shelf, without its surplus
     /// if that is worth splitting off.
     #[inline(never)]
-    fn acquire_merged(&mut self, units: u32) -> Option<AcquiredChunk> {
-        if let Some(id) = self.recent {
-            if self.is_best(id, units) {
-                self.recent = None;
-                return Some(self.acquired(id));
-            }
-            self.merge_recent();
-        }
+    pub(crate) fn acquire_merged(&mut self, units: u32) -> Option<AcquiredChunk> {
+        self.merge_recent();
         let id = match self.remove_free(units) {
             None if self.flush() => self.remove_free(units)?,
             found => found?,
@@ -237,6 +235,39 @@ impl Heap {
         AcquiredChunk { id, address, units, since }
     }
 
+    /// Removes the use slot of an acquired chunk, for its next block, which has this tag. `None` if
+    /// the chunk has had no block.
+    #[inline]
+    pub(crate) fn take_slot(&mut self, id: ChunkId, tag: AllocTag) -> Option<FreeSlot> {
+        let kept = self.chunks.kept_mut(id);
+        kept.tag = tag;
+        kept.slot.take()
+    }
+
+    /// Keeps a use slot for the next block of an acquired chunk.
+    #[inline]
+    pub(crate) fn keep_slot(&mut self, id: ChunkId, slot: FreeSlot) {
+        self.chunks.kept_mut(id).slot = Some(slot);
+    }
+
+    /// Sets the tag of a chunk's block.
+    #[inline(never)]
+    pub(crate) fn set_tag(&mut self, id: ChunkId, tag: AllocTag) {
+        self.chunks.kept_mut(id).tag = tag;
+    }
+
+    /// Returns the tag of a chunk's last block.
+    pub(crate) fn tag(&self, id: ChunkId) -> AllocTag {
+        self.chunks.kept(id).tag
+    }
+
+    /// Removes all use slots of chunks that have no block.
+    pub(crate) fn remove_slots(&mut self) -> impl Iterator<Item = FreeSlot> {
+        self.merge_recent();
+        self.flush();
+        self.chunks.remove_slots()
+    }
+
     /// Returns the size of the chunk that [`acquire`](Self::acquire) would cut `units` from.
     pub(crate) fn fit(&mut self, units: u32) -> Option<u32> {
         self.find_merged(units).map(|id| self.chunks[id].units)
@@ -267,7 +298,7 @@ impl Heap {
 
     #[inline]
     fn largest_bin(&self) -> Option<Bin> {
-        let recent = self.recent.map(|id| Bin::of(self.merged_units(id)));
+        let recent = self.recent.id().map(|id| Bin::of(self.merged_units(id)));
         self.free.last().max(recent)
     }
 
@@ -382,7 +413,7 @@ impl Heap {
     }
 
     /// Puts an acquired chunk into the bins of free chunks.
-    #[inline]
+    #[inline(always)]
     fn list(&mut self, id: ChunkId) {
         let chunk = &mut self.chunks[id];
         chunk.state = State::Free;

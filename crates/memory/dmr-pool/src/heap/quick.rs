@@ -1,12 +1,16 @@
-//! The fast path of a heap: chunks that were freed lately and are not merged, for the next request
-//! of their size. Small ones are on *shelves*; of large ones, the *recent* chunk is the one that
-//! was freed last.
+//! The fast path of a heap: *warm* chunks, which were freed lately and are not merged, for the next
+//! request of their size. Small ones are on *shelves*; of large ones, the *recent* chunk is the one
+//! that was freed last.
 //!
 //! Programs allocate the same sizes again and again. So their chunks are not cut and merged each
-//! time.
+//! time, and a warm chunk has beside it all that an allocation needs: the record of the chunk is
+//! not looked at.
+
+use dmr_core::AllocTag;
+use dmr_streams::uses::FreeSlot;
 
 use super::bins::Bin;
-use super::chunk::{Chunk, ChunkId, State};
+use super::chunk::{Chunk, ChunkId, Kept, State};
 use super::{AcquiredChunk, Heap};
 
 const SHELVES: usize = 64;
@@ -22,73 +26,123 @@ pub(super) struct Quick {
     is_used: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug)]
 struct Shelf {
     units: u32,
     len: u32,
-    chunks: [Option<ChunkId>; SHELF_LEN],
+    /// Those below `len` are on the shelf.
+    chunks: [WarmChunk; SHELF_LEN],
+}
+
+/// A chunk that is ready for the next request of its size.
+///
+/// It is written and read field by field on the fast path: a processor forwards no load of sixteen
+/// bytes that were stored as two words just before.
+#[derive(Debug)]
+pub(crate) struct WarmChunk {
+    pub(crate) id: ChunkId,
+    pub(crate) address: u64,
+    /// The number at which it became free.
+    pub(crate) since: u64,
+    /// The use slot of its next block; `None` if it has had no block. Its record has none.
+    pub(crate) slot: Option<FreeSlot>,
+    /// The tag of its last block.
+    pub(crate) tag: AllocTag,
+}
+
+impl WarmChunk {
+    /// The content of an empty place.
+    const NONE: Self =
+        Self { id: ChunkId::FIRST, address: 0, since: 0, slot: None, tag: AllocTag::UNTAGGED };
+
+    /// Returns the chunk, and leaves its place empty.
+    fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::NONE)
+    }
+}
+
+/// The large chunk that was freed last.
+#[derive(Debug)]
+pub(super) struct Recent {
+    /// 0 if there is none.
+    units: u32,
+    chunk: WarmChunk,
+}
+
+impl Recent {
+    pub(super) fn id(&self) -> Option<ChunkId> {
+        (self.units > 0).then_some(self.chunk.id)
+    }
+}
+
+impl Default for Recent {
+    fn default() -> Self {
+        Self { units: 0, chunk: WarmChunk::NONE }
+    }
 }
 
 impl Default for Quick {
     fn default() -> Self {
-        Self { shelves: Box::new([Shelf::default(); SHELVES]), is_used: false }
+        let shelf = |_| Shelf { units: 0, len: 0, chunks: [WarmChunk::NONE; SHELF_LEN] };
+        Self { shelves: Box::new(std::array::from_fn(shelf)), is_used: false }
     }
 }
 
 impl Quick {
-    /// Removes a chunk of exactly this size.
+    /// Returns whether there is a chunk of exactly this size.
     #[inline(always)]
-    pub(super) fn pop(&mut self, units: u32) -> Option<ChunkId> {
+    fn has(&self, units: u32) -> bool {
+        let shelf = &self.shelves[shelf_of(units)];
+        shelf.units == units && shelf.len > 0
+    }
+
+    /// Removes a chunk of exactly this size. Its place can be read until the next change.
+    #[inline(always)]
+    pub(super) fn pop(&mut self, units: u32) -> Option<&mut WarmChunk> {
         let shelf = &mut self.shelves[shelf_of(units)];
         if shelf.units != units || shelf.len == 0 {
             return None;
         }
         shelf.len -= 1;
-        shelf.chunks[shelf.len as usize % SHELF_LEN]
+        Some(&mut shelf.chunks[shelf.len as usize % SHELF_LEN])
     }
 
-    /// Puts a chunk onto the shelf of its size. Returns `false` if the shelf is full or has another
-    /// size, or the chunk is too large.
+    /// Returns the place on a shelf for a chunk of this size, which is taken from here on. `None` if
+    /// the shelf is full or has another size, or the chunk is too large.
     #[inline(always)]
-    pub(super) fn push(&mut self, units: u32, chunk: ChunkId) -> bool {
-        if units > LARGEST {
-            return false;
-        }
+    fn take_place(&mut self, units: u32) -> Option<&mut WarmChunk> {
         let shelf = &mut self.shelves[shelf_of(units)];
         if shelf.units != units {
-            if shelf.len > 0 {
-                return false;
+            if shelf.len > 0 || units > LARGEST {
+                return None;
             }
             shelf.units = units;
         }
-        let Some(entry) = shelf.chunks.get_mut(shelf.len as usize) else { return false };
-        *entry = Some(chunk);
+        let place = shelf.chunks.get_mut(shelf.len as usize)?;
         shelf.len += 1;
         self.is_used = true;
-        true
+        Some(place)
     }
 
     /// Returns whether a chunk of this size is on its shelf.
     pub(super) fn contains(&self, units: u32, chunk: ChunkId) -> bool {
         let shelf = &self.shelves[shelf_of(units)];
-        shelf.chunks[..shelf.len as usize].contains(&Some(chunk))
+        shelf.units == units && shelf.on_it().iter().any(|it| it.id == chunk)
     }
 
     /// Returns the chunks on all shelves.
     pub(super) fn iter(&self) -> impl Iterator<Item = ChunkId> {
-        self.shelves
-            .iter()
-            .flat_map(|shelf| shelf.chunks.into_iter().take(shelf.len as usize).flatten())
+        self.shelves.iter().flat_map(Shelf::on_it).map(|it| it.id)
     }
 
     /// Removes a chunk from the first shelf from index `from` on that has any, and sets `from` to
     /// the index of that shelf. Returns `None` if all of these are empty; those before `from` must
     /// be.
-    pub(super) fn pop_any(&mut self, from: &mut usize) -> Option<ChunkId> {
+    pub(super) fn pop_any(&mut self, from: &mut usize) -> Option<WarmChunk> {
         while let Some(shelf) = self.shelves.get_mut(*from).filter(|_| self.is_used) {
             if let Some(last) = shelf.len.checked_sub(1) {
                 shelf.len = last;
-                return shelf.chunks[last as usize];
+                return Some(shelf.chunks[last as usize].take());
             }
             *from += 1;
         }
@@ -102,69 +156,113 @@ impl Quick {
     }
 }
 
+impl Shelf {
+    fn on_it(&self) -> &[WarmChunk] {
+        &self.chunks[..self.len as usize]
+    }
+}
+
 impl Heap {
-    /// Acquires a chunk of at least this size.
+    /// Acquires a warm chunk of exactly this size. Take its use slot, which is lost with the next
+    /// change of the heap.
     #[inline(always)]
+    pub(crate) fn acquire_warm(&mut self, units: u32) -> Option<&mut WarmChunk> {
+        if self.quick.has(units) {
+            return self.quick.pop(units);
+        }
+        // The recent chunk, if a request of this size should have it.
+        if self.recent.units == units && self.is_best(self.recent.chunk.id, units) {
+            self.recent.units = 0;
+            return Some(&mut self.recent.chunk);
+        }
+        None
+    }
+
+    /// Acquires a chunk of at least this size.
     pub(crate) fn acquire(&mut self, units: u32) -> Option<AcquiredChunk> {
-        match self.quick.pop(units) {
-            Some(id) => Some(self.acquired(id)),
+        match self.acquire_warm(units).map(WarmChunk::take) {
+            Some(warm) => {
+                let id = self.restore(warm);
+                Some(self.acquired(id))
+            }
             None => self.acquire_merged(units),
         }
     }
 
+    /// Moves what a warm chunk has beside it into its record, and returns the chunk, acquired.
+    pub(crate) fn restore(&mut self, warm: WarmChunk) -> ChunkId {
+        let WarmChunk { id, since, slot, .. } = warm;
+        self.chunks.kept_mut(id).slot = slot;
+        self.chunks[id].since = since;
+        id
+    }
+
     /// Frees an acquired chunk: onto a shelf, or merged with its free neighbours.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn release(&mut self, id: ChunkId, since: u64) {
-        if !self.shelve(id, since) {
-            self.merge(id, since);
+        let &Chunk { units, address, .. } = &self.chunks[id];
+        match self.quick.take_place(units) {
+            Some(place) => {
+                let &mut Kept { ref mut slot, tag } = self.chunks.kept_mut(id);
+                *place = WarmChunk { id, address, since, slot: slot.take(), tag };
+            }
+            None => {
+                self.merge(id, since);
+            }
         }
     }
 
-    /// Frees an acquired chunk, and holds it ready for the next request of its size: on a shelf, or
-    /// as the recent chunk. Call [`merge_recent`](Self::merge_recent) before any other function
-    /// than [`acquire`](Self::acquire) looks at the free chunks.
+    /// Frees an acquired chunk of this size, and holds it ready for the next request of its size:
+    /// on a shelf, or as the recent chunk. Call [`merge_recent`](Self::merge_recent) before any
+    /// other function than [`acquire`](Self::acquire) and [`acquire_warm`](Self::acquire_warm)
+    /// looks at the free chunks.
     #[inline(always)]
-    pub(crate) fn release_for_reuse(&mut self, id: ChunkId, since: u64) {
-        if !self.shelve(id, since) {
-            self.release_as_recent(id, since);
-        }
+    pub(crate) fn release_for_reuse(&mut self, units: u32, warm: WarmChunk) {
+        let WarmChunk { id, address, since, slot, tag } = warm;
+        let place = match self.quick.take_place(units) {
+            Some(place) => place,
+            None => self.recent_place(units, id),
+        };
+        place.id = id;
+        place.address = address;
+        place.since = since;
+        place.slot = slot;
+        place.tag = tag;
     }
 
-    /// Frees an acquired chunk onto the shelf of its size; it is merged with its neighbours when
-    /// there is no other memory. Returns `false`, and does nothing, if the shelf is full or the
-    /// chunk too large.
-    #[inline(always)]
-    pub(super) fn shelve(&mut self, id: ChunkId, since: u64) -> bool {
-        let chunk = &mut self.chunks[id];
-        let is_shelved = self.quick.push(chunk.units, id);
-        if is_shelved {
-            chunk.since = since;
-        }
-        is_shelved
-    }
-
-    /// Frees an acquired chunk as the recent one.
+    /// Returns the place of the recent chunk, for this one.
     #[inline(never)]
-    pub(super) fn release_as_recent(&mut self, id: ChunkId, since: u64) {
+    fn recent_place(&mut self, units: u32, id: ChunkId) -> &mut WarmChunk {
         self.merge_recent();
-        let chunk = &mut self.chunks[id];
-        chunk.since = since;
         self.has_changed |= Some(Bin::of(self.merged_units(id))) > self.last_bin;
-        self.recent = Some(id);
+        self.recent.units = units;
+        &mut self.recent.chunk
     }
 
     /// Merges the recent chunk with its neighbours.
     #[inline(always)]
     pub(crate) fn merge_recent(&mut self) {
-        if let Some(id) = self.recent.take() {
-            self.merge(id, self.chunks[id].since);
+        if self.recent.units > 0 {
+            self.merge_recent_chunk();
         }
+    }
+
+    #[inline(never)]
+    fn merge_recent_chunk(&mut self) {
+        self.recent.units = 0;
+        let warm = self.recent.chunk.take();
+        self.merge_warm(warm);
+    }
+
+    fn merge_warm(&mut self, warm: WarmChunk) {
+        let since = warm.since;
+        let id = self.restore(warm);
+        self.merge(id, since);
     }
 
     /// Returns whether [`acquire_merged`](Self::acquire_merged) would return exactly the range of
     /// the recent chunk if that were merged first.
-    #[inline]
-    pub(super) fn is_best(&self, recent: ChunkId, units: u32) -> bool {
+    fn is_best(&self, recent: ChunkId, units: u32) -> bool {
         let &Chunk { units: size, before, after, .. } = &self.chunks[recent];
         // Merged with a free chunk before it, the request would be cut from that one's beginning.
         if size != units || before.is_some_and(|before| self.is_free(before)) {
@@ -192,8 +290,8 @@ impl Heap {
     pub(crate) fn flush(&mut self) -> bool {
         let mut any = false;
         let mut shelf = 0;
-        while let Some(id) = self.quick.pop_any(&mut shelf) {
-            self.merge(id, self.chunks[id].since);
+        while let Some(warm) = self.quick.pop_any(&mut shelf) {
+            self.merge_warm(warm);
             any = true;
         }
         any

@@ -263,7 +263,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Returns whether moving `more` pages would take too much time.
     pub(super) fn exceeds_move_budget(&self, pages: &Pages, more: u64) -> bool {
         let budget = if self.config.waits_first { &MEMORY_FIRST } else { &TIME_FIRST };
-        let blocks = self.arenas().map(|arena| arena.lock().counts.blocks).sum::<u64>();
+        let blocks = self.arenas().map(|arena| arena.lock().blocks).sum::<u64>();
         let moves = pages.moved() + more;
         moves > budget.at_first + blocks / budget.blocks_per_page
     }

@@ -7,7 +7,7 @@ use super::{MIB, Stage};
 use crate::PoolConfig;
 
 fn counted_blocks(stage: &Stage) -> u64 {
-    stage.pool.arenas().map(|arena| arena.lock().counts.blocks).sum()
+    stage.pool.arenas().map(|arena| arena.lock().blocks).sum()
 }
 
 fn each_allocation_is_counted_once(is_paged: bool) {

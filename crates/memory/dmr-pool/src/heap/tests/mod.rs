@@ -68,11 +68,11 @@ fn check(heap: &Heap, segments: &BTreeMap<u64, (u32, ChunkId)>, acquired: &[Acqu
     for &AcquiredChunk { address, units, .. } in acquired {
         assert!(chunks.contains(&(address, units, false)), "an acquired chunk is not free");
     }
-    let recent = usize::from(heap.recent.is_some());
+    let recent = usize::from(heap.recent.id().is_some());
     let unmerged = heap.quick.len() + recent;
     assert_eq!(chunks.len() - acquired.len(), unmerged, "the others are on shelves");
     let free = chunks_of(heap).filter(|&(.., is_free)| is_free).map(|(_, units, _)| units);
-    let largest = free.chain(heap.recent.map(|id| heap.merged_units(id))).max();
+    let largest = free.chain(heap.recent.id().map(|id| heap.merged_units(id))).max();
     let hint = heap.largest();
     assert_eq!(hint == 0, largest.is_none());
     assert!(hint <= largest.unwrap_or(0) && Bin::of(hint.max(1)) == Bin::of(largest.unwrap_or(1)));
@@ -91,7 +91,7 @@ proptest! {
         for step in steps {
             clock += 1;
             if !matches!(step, Step::Acquire(_) | Step::ReleaseForReuse(_)) {
-                let reach = heap.recent.map(|id| heap.merged_units(id));
+                let reach = heap.recent.id().map(|id| heap.merged_units(id));
                 heap.merge_recent();
                 prop_assert!(reach <= Some(largest_of(&heap)), "the recent chunk is one free chunk");
             }
@@ -104,7 +104,7 @@ proptest! {
                     let found = heap.acquire(units);
                     if found.is_none() {
                         prop_assert!(!fitted && !fits(&heap));
-                        prop_assert!(heap.quick.len() == 0 && heap.recent.is_none());
+                        prop_assert!(heap.quick.len() == 0 && heap.recent.id().is_none());
                     }
                     if let Some(chunk) = found {
                         prop_assert!(chunk.units >= units);
@@ -118,12 +118,11 @@ proptest! {
                 }
                 Step::Release(nth) if !acquired.is_empty() => {
                     let chunk = acquired.swap_remove(nth % acquired.len());
-                    if !heap.shelve(chunk.id, clock) {
-                        heap.merge(chunk.id, clock);
-                    }
+                    heap.release(chunk.id, clock);
                 }
                 Step::ReleaseForReuse(nth) if !acquired.is_empty() => {
-                    heap.release_as_recent(acquired.swap_remove(nth % acquired.len()).id, clock);
+                    let chunk = acquired.swap_remove(nth % acquired.len());
+                    release_for_reuse(&mut heap, chunk, clock);
                 }
                 Step::Merge(nth) if !acquired.is_empty() => {
                     let chunk = acquired.swap_remove(nth % acquired.len());
@@ -164,13 +163,22 @@ fn a_chunk_that_is_shelved_serves_the_next_request_of_its_size_and_no_other() {
     let mut heap = Heap::default();
     heap.add_segment(0, 1 << 12, false, 1);
     let mut shelved: Vec<_> = (1..64).map(|units| heap.acquire(units).unwrap()).collect();
-    shelved.retain(|chunk| heap.shelve(chunk.id, 2));
+    shelved.retain(|chunk| {
+        heap.release(chunk.id, 2);
+        heap.quick.contains(chunk.units, chunk.id)
+    });
     assert!(shelved.len() >= 32, "{} sizes", shelved.len());
     for chunk in shelved {
-        assert_eq!(heap.quick.pop(chunk.units + 64), None);
-        let served = heap.quick.pop(chunk.units).map(|id| heap.acquired(id));
+        assert!(heap.quick.pop(chunk.units + 64).is_none());
+        let served = heap.acquire(chunk.units);
         assert_eq!(served, Some(AcquiredChunk { since: 2, ..chunk }));
     }
+}
+
+fn release_for_reuse(heap: &mut Heap, chunk: AcquiredChunk, since: u64) {
+    let AcquiredChunk { id, address, units, .. } = chunk;
+    let tag = AllocTag::UNTAGGED;
+    heap.release_for_reuse(units, WarmChunk { id, address, since, slot: None, tag });
 }
 
 /// A heap of three chunks of these sizes, and a fourth; all acquired.
@@ -186,7 +194,7 @@ fn four(sizes: [u32; 3]) -> (Heap, [AcquiredChunk; 4]) {
 fn the_recent_chunk_serves_the_next_request_of_its_size_without_being_merged() {
     let (mut heap, [_, b, c, _]) = four([2000, 5000, 3000]);
     heap.merge(c.id, 2);
-    heap.release_for_reuse(b.id, 3);
+    release_for_reuse(&mut heap, b, 3);
     assert!(heap.largest() > 7900, "others can have it with its neighbour");
     assert_eq!(heap.acquire(5000), Some(AcquiredChunk { since: 3, ..b }));
     assert_eq!(heap.acquire(3000).unwrap().since, 2, "its neighbour has stayed as it was");
@@ -197,7 +205,7 @@ fn the_recent_chunk_is_merged_where_another_one_fits_better() {
     let (mut heap, [_, b, c, _]) = four([2000, 5000, 3000]);
     heap.merge(c.id, 2);
     heap.add_segment(1 << 30, 5001, false, 2);
-    heap.release_for_reuse(b.id, 3);
+    release_for_reuse(&mut heap, b, 3);
     assert_eq!(heap.acquire(5000).map(|chunk| chunk.address), Some(1 << 30));
     assert_eq!(heap.acquire(8000).map(|chunk| chunk.id), Some(b.id), "with its neighbour");
 }
@@ -206,6 +214,6 @@ fn the_recent_chunk_is_merged_where_another_one_fits_better() {
 fn the_recent_chunk_is_merged_where_a_request_would_be_cut_from_the_chunk_before_it() {
     let (mut heap, [a, b, ..]) = four([2000, 5000, 3000]);
     heap.merge(a.id, 2);
-    heap.release_for_reuse(b.id, 3);
+    release_for_reuse(&mut heap, b, 3);
     assert_eq!(heap.acquire(5000).map(|chunk| chunk.address), Some(a.address));
 }
