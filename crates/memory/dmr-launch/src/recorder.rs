@@ -159,15 +159,16 @@ impl LaunchRecorder {
     /// # Errors
     ///
     /// See [`LaunchError`], which has the step.
+    #[inline]
     pub fn launch<C, T, E>(
-        self,
+        mut self,
         ctx: &C,
         enqueue: impl FnOnce(&Arc<CudaStream>) -> Result<T, E>,
     ) -> Result<T, LaunchError<E>>
     where
         C: DeviceContext + ?Sized,
     {
-        self.launch_with(ctx, (), |stream, ()| enqueue(stream))
+        self.launch_in_place(ctx, (), |stream, ()| enqueue(stream))
     }
 
     /// As [`launch`](Self::launch), for the wrappers of cudarc: records the uses of `memory`, too,
@@ -227,8 +228,23 @@ impl LaunchRecorder {
     /// let _ = launch.launch_with(ctx, (Reads(&*a), Writes(a)), |_, _| Ok::<_, ()>(()));
     /// # }
     /// ```
+    #[inline]
     pub fn launch_with<C, M, T, E>(
         mut self,
+        ctx: &C,
+        memory: M,
+        enqueue: impl FnOnce(&Arc<CudaStream>, M::Views<'_>) -> Result<T, E>,
+    ) -> Result<T, LaunchError<E>>
+    where
+        C: DeviceContext + ?Sized,
+        M: LaunchMemory,
+    {
+        self.launch_in_place(ctx, memory, enqueue)
+    }
+
+    /// As [`launch_with`](Self::launch_with). Borrows the recorder, which is hundreds of bytes long.
+    fn launch_in_place<C, M, T, E>(
+        &mut self,
         ctx: &C,
         mut memory: M,
         enqueue: impl FnOnce(&Arc<CudaStream>, M::Views<'_>) -> Result<T, E>,
