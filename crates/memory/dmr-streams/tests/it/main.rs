@@ -14,3 +14,4 @@ mod t4_blocks_that_upstream_exchanges;
 mod tracked_conformance;
 mod tracked_u7_u9_frees;
 mod u4_nothing_later_is_waited_for;
+mod u6_launches_in_any_order;
