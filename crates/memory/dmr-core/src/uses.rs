@@ -121,8 +121,8 @@ impl UseTokens {
         self.launch
     }
 
-    /// Sets the number by which the resource that opens the windows knows the launch, if it numbers
-    /// launches. [`clear`](Self::clear) removes it.
+    /// Sets the number of the launch, for a resource that numbers launches.
+    /// [`clear`](Self::clear) removes it.
     ///
     /// # Safety
     ///

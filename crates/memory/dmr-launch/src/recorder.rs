@@ -242,7 +242,8 @@ impl LaunchRecorder {
         self.launch_in_place(ctx, memory, enqueue)
     }
 
-    /// As [`launch_with`](Self::launch_with). Borrows the recorder, which is hundreds of bytes long.
+    /// As [`launch_with`](Self::launch_with). Borrows the recorder, which is hundreds of bytes
+    /// long.
     fn launch_in_place<C, M, T, E>(
         &mut self,
         ctx: &C,

@@ -58,8 +58,8 @@ pub(crate) struct State {
     /// Addresses of the pages that are leaving.
     pub(crate) leaving: BTreeSet<u64>,
     pub(crate) counts: Counts,
-    /// Blocks that were allocated. Not beside the counts of bytes: the compiler would add to both at
-    /// once, with more instructions.
+    /// Blocks that were allocated. Not beside the counts of bytes: the compiler would add to both
+    /// at once, with more instructions.
     pub(crate) blocks: u64,
     /// Chunks that its stream acquired by a step of the ladder.
     pub(crate) steps: StepCounts,

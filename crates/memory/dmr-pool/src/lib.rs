@@ -44,6 +44,7 @@ mod sync;
 mod tests;
 mod transit;
 mod trim;
+mod warm;
 
 pub use config::PoolConfig;
 pub use heap::RegionState;

@@ -1,8 +1,8 @@
 //! A stream that its pool has made, during a call: the regular path of the hot calls.
 //!
-//! It lives as long as the pool, so nothing counts the call, and a call begins with two comparisons.
-//! Where a function of this module returns `None` or `false`, the call goes on as for any stream,
-//! with a [`StreamGuard`](crate::StreamGuard), which returns the error.
+//! It lives as long as the pool, so nothing counts the call, and a call begins with two
+//! comparisons. Where a function of this module returns `None` or `false`, the call goes on as for
+//! any stream, with a [`StreamGuard`](crate::StreamGuard), which returns the error.
 
 use cudarc::driver::result::DriverError;
 use cudarc::driver::sys::{self, CUstreamCaptureStatus};

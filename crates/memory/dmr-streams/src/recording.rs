@@ -24,7 +24,7 @@ pub(crate) struct EndedLaunch<'p> {
     pub(crate) left: Left<'p>,
 }
 
-/// What is left to do for a launch that has ended.
+/// The rest of the work for a launch that has ended.
 #[derive(Clone, Copy)]
 pub(crate) enum Left<'p> {
     Nothing,
@@ -76,8 +76,8 @@ impl Progress {
         Ok(())
     }
 
-    /// Ends a launch whose work was submitted, and takes an event for its uses if there is more than
-    /// one stream: without one, a stream that must wait for the uses waits for an event with a
+    /// Ends a launch whose work was submitted, and takes an event for its uses if there is more
+    /// than one stream: without one, a stream that must wait for the uses waits for an event with a
     /// later number.
     #[inline(always)]
     pub(crate) fn end_launch<'p>(&self, timeline: &'p Line, launch: u64) -> EndedLaunch<'p> {
@@ -92,7 +92,7 @@ impl Progress {
         EndedLaunch { end, left }
     }
 
-    /// Does what is left for a launch of a stream of the pool, on the regular path: returns what is
+    /// Does the rest for a launch of a stream of the pool, on the regular path: returns what is
     /// left then.
     #[inline(always)]
     pub(crate) fn complete_regular<'p>(&self, stream: &OwnStream<'_>, left: Left<'p>) -> Left<'p> {
@@ -118,7 +118,7 @@ impl Progress {
         }
     }
 
-    /// Does what is left for a launch. If recording fails, or the stream turns out to capture a
+    /// Does the rest for a launch. If recording fails, or the stream turns out to capture a
     /// graph, the launch has ended all the same, and its uses are unrecorded.
     pub(crate) fn complete(
         &self,

@@ -31,7 +31,7 @@ pub(crate) struct StreamEntry {
     adopted: Option<AdoptedEntry>,
 }
 
-/// What an entry has for streams of other owners.
+/// The part of an entry for streams of other owners.
 struct AdoptedEntry {
     /// Counts the calls and windows that delay the retirement of the stream. The stream is retired
     /// where there is none.

@@ -30,7 +30,7 @@ pub(super) struct Quick {
 struct Shelf {
     units: u32,
     len: u32,
-    /// Those below `len` are on the shelf.
+    /// The chunks below `len` are on the shelf.
     chunks: [WarmChunk; SHELF_LEN],
 }
 
@@ -107,8 +107,8 @@ impl Quick {
         Some(&mut shelf.chunks[shelf.len as usize % SHELF_LEN])
     }
 
-    /// Returns the place on a shelf for a chunk of this size, which is taken from here on. `None` if
-    /// the shelf is full or has another size, or the chunk is too large.
+    /// Returns the place on a shelf for a chunk of this size, which is taken from here on. `None`
+    /// if the shelf is full or has another size, or the chunk is too large.
     #[inline(always)]
     fn take_place(&mut self, units: u32) -> Option<&mut WarmChunk> {
         let shelf = &mut self.shelves[shelf_of(units)];

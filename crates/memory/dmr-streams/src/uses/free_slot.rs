@@ -14,7 +14,8 @@ use dmr_core::{
 
 use super::closed::OwnerNumber;
 use super::slot_state::{AWAITED, Launches, Occupant, USES};
-use super::slots::{BATCH, LockedSlot, MOST, Slots, UseSlot};
+use super::slots::{BATCH, MOST, Slots};
+use super::use_slot::{LockedSlot, UseSlot};
 use super::{Dependencies, UseTable};
 use crate::progress::Progress;
 use crate::sync::Ordering;

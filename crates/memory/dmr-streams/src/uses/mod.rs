@@ -11,7 +11,7 @@
 //! | [`free_slot`] | the life of a slot, by its owner |
 //! | [`dependencies`] | the work that freed memory comes after |
 //! | [`in_use`], [`pending_queue`], [`pending_frees`] | memory that is released and cannot be freed yet |
-//! | `slots`, `slot_state`, `parts` | the slots, the windows and uses in one, and those of parts of a block; make no driver call |
+//! | `slots`, `use_slot`, `slot_state`, `parts` | the slots, the word that locks one, the windows and uses in it, and those of parts of a block; make no driver call |
 
 mod closed;
 mod covering;
@@ -24,6 +24,7 @@ pub mod pending_frees;
 pub mod pending_queue;
 mod slot_state;
 mod slots;
+mod use_slot;
 pub mod windows;
 
 use dmr_core::ledger::UseId;

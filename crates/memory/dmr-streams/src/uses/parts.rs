@@ -141,7 +141,7 @@ impl SlotState {
         parts.and_then(|parts| parts.windows.get(at)).copied().unwrap_or(ByteRange::WHOLE)
     }
 
-    /// Returns the bytes of all windows, if they are told apart by those.
+    /// Returns the bytes of all windows, if [`PARTS`] is set.
     pub(super) fn part_windows(&mut self) -> &mut [ByteRange] {
         let has_parts = self.has_parts();
         let parts = self.parts.as_mut().filter(|_| has_parts);

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 
 use super::closed::OwnerNumber;
 
-/// What the slots ask of the launches on the streams of a pool. A launch is named by the slot of
-/// its stream and its number there, which is that of its uses if no other launch overtakes it.
+/// The state of the launches on the streams of a pool, for the slots. A launch is named by the slot
+/// of its stream and its number there, which is that of its uses if no other launch overtakes it.
 pub(crate) trait Launches {
     /// Returns whether the launch is over, and no other launch has overtaken it: its windows are
     /// closed, and its uses have its number.
@@ -44,7 +44,7 @@ pub(super) struct SlotState {
     pub(super) occupant: Occupant,
     /// The stream slot whose list of free use slots it returns to.
     pub(super) home: u32,
-    /// What there is beside an allocation: [`WINDOWS`], [`LAST`], [`USES`], [`PARTS`],
+    /// Marks of everything beside an allocation: [`WINDOWS`], [`LAST`], [`USES`], [`PARTS`],
     /// [`AWAITED`].
     pub(super) marks: u8,
     /// The uses of all bytes, unless `parts` has uses.

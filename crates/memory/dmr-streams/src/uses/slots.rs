@@ -10,13 +10,8 @@
 //!
 //! Makes no driver call, so that it can be model-checked.
 
-use std::cell::UnsafeCell;
-use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
-
 use crossbeam_utils::CachePadded;
 use dmr_core::ledger::UseId;
-use dmr_core::spinlock::pause;
 use dmr_core::{
     BlockId, BlockSlot, BlockUse, ByteRange, Generation, ResourceError, ResourceResult, SpinLock,
     StreamId, StreamPoolId, UseToken, UseTokens,
@@ -27,7 +22,8 @@ use super::closed::OwnerNumber;
 use super::slot_state::{
     AWAITED, LAST, Launches, OpenWindow, SlotState, USES, WINDOWS, WindowEnd, launch_of,
 };
-use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use super::use_slot::{LockedSlot, UseSlot};
+use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 
 /// The number of slots of a chunk. They are made at once, in some 30 microseconds, and live as long
 /// as the table. (Models have few slots, because their threads have small stacks.)
@@ -53,39 +49,6 @@ pub(crate) struct Slots {
 }
 
 type Chunk = [CachePadded<UseSlot>; CHUNK];
-
-/// A use slot.
-pub(super) struct UseSlot {
-    /// The number of the block's generation, and the marks below.
-    word: AtomicU64,
-    index: u32,
-    state: UnsafeCell<SlotState>,
-}
-
-// SAFETY: the state is reached by the thread only that has set `LOCKED`, or has the `FreeSlot` of a
-// free slot.
-unsafe impl Sync for UseSlot {}
-
-/// The slot has no block, and the number is that of its last one. Only the holder of its
-/// `FreeSlot` reaches the state.
-///
-/// No generation has a number with one of these bits: at one per nanosecond, that would be after 73
-/// years.
-const FREE: u64 = 1 << 63;
-/// A thread has locked the slot.
-const LOCKED: u64 = 1 << 62;
-/// The block was released and has not left the slot.
-const RETIRED: u64 = 1 << 61;
-
-// With its word it fills two cache lines.
-const _: () = assert!(size_of::<CachePadded<UseSlot>>() <= 128 || cfg!(loom));
-
-/// A slot that this thread has locked, or that is free and was resumed. Unlocked when dropped.
-pub(super) struct LockedSlot<'s> {
-    slot: &'s UseSlot,
-    /// The word of the slot once this is dropped.
-    word: u64,
-}
 
 /// The result of closing the windows of tokens of one block.
 pub(crate) struct Closed<'t> {
@@ -328,10 +291,7 @@ impl Slots {
 
     /// Locks the slots that have a block, one after the other.
     fn occupied(&self) -> impl Iterator<Item = LockedSlot<'_>> {
-        self.chunks().flat_map(|chunk| chunk.iter()).filter_map(|slot| {
-            let word = slot.word.load(Ordering::Relaxed);
-            if word & FREE != 0 { None } else { slot.lock_of(word & !(LOCKED | RETIRED)) }
-        })
+        self.chunks().flat_map(|chunk| chunk.iter()).filter_map(|slot| slot.lock_occupied())
     }
 
     /// Returns the number of slots that streams were given, free ones and others.
@@ -424,10 +384,10 @@ impl Drop for Slots {
 /// Returns the table without chunks.
 #[cfg(not(loom))]
 fn null_chunks() -> Box<[AtomicPtr<Chunk>; CHUNKS]> {
-    // An allocator of the system has zeros for so many bytes without writing them.
+    // The allocator of the system has this many zeros without writing them.
     let zeros = Box::into_raw(vec![0_usize; CHUNKS].into_boxed_slice());
-    // SAFETY: there are so many. An atomic pointer has the size and the alignment of a word, and is
-    // null if that is 0.
+    // SAFETY: the length is `CHUNKS`. An atomic pointer has the size and the alignment of a word,
+    // and is null if that is 0.
     unsafe { Box::from_raw(zeros.cast()) }
 }
 
@@ -458,145 +418,6 @@ fn add_need(
         *need = latest;
     }
     is_of_one_stream
-}
-
-impl UseSlot {
-    fn empty(index: usize) -> Self {
-        let state = UnsafeCell::new(SlotState::empty());
-        Self { word: AtomicU64::new(FREE), index: index as u32, state }
-    }
-
-    /// Locks the slot, if the block of this generation is in it and not retired, and no other
-    /// thread has locked it.
-    #[inline(always)]
-    pub(super) fn try_lock_live(&self, generation: u64) -> Option<LockedSlot<'_>> {
-        if self.exchange(generation) {
-            Some(LockedSlot { slot: self, word: generation })
-        } else {
-            None
-        }
-    }
-
-    /// Locks the slot, if the block of this generation is in it, also if it is retired.
-    #[inline]
-    fn lock_of(&self, generation: u64) -> Option<LockedSlot<'_>> {
-        match self.try_lock_live(generation) {
-            None => self.lock_slowly(generation),
-            locked => locked,
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn lock_slowly(&self, generation: u64) -> Option<LockedSlot<'_>> {
-        let mut attempts = 0;
-        loop {
-            // Acquire: a thread that finds another block here comes after the one that put it here.
-            let word = self.word.load(Ordering::Acquire);
-            if word & !(LOCKED | RETIRED) != generation {
-                return None;
-            }
-            if word & LOCKED == 0 && self.exchange(word) {
-                return Some(LockedSlot { slot: self, word });
-            }
-            pause(attempts);
-            attempts += 1;
-        }
-    }
-
-    /// Locks the slot if this is its word.
-    #[inline(always)]
-    fn exchange(&self, word: u64) -> bool {
-        // Acquire: writes of earlier holders are visible.
-        let acquire = Ordering::Acquire;
-        self.word.compare_exchange(word, word | LOCKED, acquire, Ordering::Relaxed).is_ok()
-    }
-
-    /// Returns access to a free slot.
-    ///
-    /// # Safety
-    ///
-    /// The caller has consumed the `FreeSlot`, and what its earlier holders have written happens
-    /// before this call.
-    #[inline(always)]
-    pub(super) unsafe fn resume(&self) -> LockedSlot<'_> {
-        LockedSlot { slot: self, word: self.word.load(Ordering::Relaxed) }
-    }
-}
-
-impl LockedSlot<'_> {
-    #[inline(always)]
-    pub(super) fn slot(&self) -> NonNull<UseSlot> {
-        NonNull::from(self.slot)
-    }
-
-    /// Returns its index in the table.
-    #[inline(always)]
-    pub(super) fn index(&self) -> u32 {
-        self.slot.index
-    }
-
-    #[inline(always)]
-    pub(super) fn is_retired(&self) -> bool {
-        self.word & RETIRED != 0
-    }
-
-    /// Returns the number of the generation of its block.
-    fn generation(&self) -> u64 {
-        self.word & !RETIRED
-    }
-
-    /// Retires its block.
-    pub(super) fn retire(&mut self) {
-        self.word |= RETIRED;
-    }
-
-    /// Puts the block of this generation into it.
-    #[inline(always)]
-    pub(super) fn set_block(&mut self, generation: u64) {
-        self.word = generation;
-    }
-
-    /// Removes its block.
-    #[inline(always)]
-    pub(super) fn set_free(&mut self) {
-        self.word = self.word & !RETIRED | FREE;
-    }
-
-    /// Puts its last block into it again.
-    pub(super) fn set_last_block(&mut self) {
-        self.word &= !FREE;
-    }
-
-    /// Forgets its last block.
-    pub(super) fn forget_block(&mut self) {
-        self.word = FREE;
-    }
-}
-
-impl Deref for LockedSlot<'_> {
-    type Target = SlotState;
-
-    #[inline(always)]
-    fn deref(&self) -> &SlotState {
-        // SAFETY: the slot is locked for this value.
-        unsafe { &*self.slot.state.get() }
-    }
-}
-
-impl DerefMut for LockedSlot<'_> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut SlotState {
-        // SAFETY: as above.
-        unsafe { &mut *self.slot.state.get() }
-    }
-}
-
-impl Drop for LockedSlot<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.slot.word.store(self.word, Ordering::Release);
-    }
 }
 
 impl std::fmt::Debug for Slots {
