@@ -122,7 +122,7 @@ impl UseTokens {
     }
 
     /// Sets the number of the launch, for a resource that numbers launches.
-    /// [`clear`](Self::clear) removes it.
+    /// [`clear`](Self::clear) removes it, and [`truncate`](Self::truncate) with the last window.
     ///
     /// # Safety
     ///
@@ -177,10 +177,14 @@ impl UseTokens {
         is_free || self.stream == stream
     }
 
-    /// Removes the windows from index `len` on, which have been closed.
+    /// Removes the windows from index `len` on, which have been closed. If none is left, removes the
+    /// number of the launch, too: the next windows are those of another one.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         self.tokens.truncate(len);
+        if self.tokens.is_empty() {
+            self.launch = 0;
+        }
     }
 
     /// Removes all windows, which have been closed, and the number of the launch.

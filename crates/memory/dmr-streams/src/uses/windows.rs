@@ -112,7 +112,8 @@ impl UseTable<'_> {
             return Ok(());
         }
         stream.refuse_capture()?;
-        if tokens.is_empty() {
+        // Tokens can have windows of a resource that numbers no launches.
+        if tokens.launch() == 0 {
             // SAFETY: this table opens the windows of the launch.
             unsafe { tokens.set_launch(self.pool.progress().begin_launch(stream.slot())) };
         }
@@ -377,12 +378,12 @@ impl UseTable<'_> {
     #[cold]
     pub(crate) fn cancel_from(&self, tokens: &mut UseTokens, from: usize) -> ResourceResult<()> {
         let slot = tokens.stream().slot();
+        let launch = tokens.launch();
         let windows = tokens.len() - from;
         let closed = self.close(tokens, from, WindowEnd::Unused);
         tokens.truncate(from);
         if tokens.is_empty() {
-            self.pool.progress().end_unused(slot, tokens.launch());
-            tokens.clear();
+            self.pool.progress().end_unused(slot, launch);
         }
         if let Some(holds) = self.pool.holds(slot) {
             holds.close_windows(windows);

@@ -26,6 +26,7 @@ mod u1_u6_windows_and_waits;
 mod u2_u3_u11_calls;
 mod u3_events_of_freed_blocks;
 mod u5_order_numbers_and_events;
+mod u6_launch_numbers;
 mod u6_launch_tokens;
 mod u6_u12_table;
 mod u6_u7_windows;
