@@ -22,7 +22,8 @@ const NO_ID: u64 = 1;
 pub(crate) struct StreamEntry {
     /// The id of the current lease of the pool's own stream, or [`NO_ID`].
     leased: AtomicU64,
-    /// The id of the pool's own stream that needs no lease; [`NO_ID`] before the stream was made.
+    /// The id of the pool's own stream that needs no lease; [`NO_ID`] before the stream was made,
+    /// and in an entry for streams of other owners.
     permanent: AtomicU64,
     /// The handle of the pool's own stream.
     handle: AtomicUsize,
@@ -195,14 +196,15 @@ impl StreamEntry {
         self.handle.load(Ordering::Relaxed) as CUstream
     }
 
-    /// Returns the pool's own stream; `None` before it was made, and in an entry for adopted
+    /// Returns the pool's own stream; `None` before calls can enter it, and in an entry for adopted
     /// streams.
     #[inline]
     pub(crate) fn own(&self) -> Option<&PoolStream> {
-        match &self.adopted {
-            Some(_) => None,
+        // Acquire: pairs with `set_own`, after which the id and the handle are there, too.
+        match self.permanent.load(Ordering::Acquire) {
+            NO_ID => None,
             // SAFETY: only the stream of an entry for adopted streams is replaced.
-            None => unsafe { self.stream.get() },
+            _ => unsafe { self.stream.get() },
         }
     }
 

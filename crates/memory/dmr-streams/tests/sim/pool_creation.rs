@@ -1,5 +1,7 @@
 //! Streams are created without a lock held, and a slot whose stream cannot be created stays free.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use dmr_streams::StreamPoolConfig;
 use dmr_testkit::{Rig, RigConfig};
 
@@ -66,4 +68,26 @@ fn streams_end_with_the_last_of_pool_leases_and_streams() {
     drop(kept);
     assert_eq!(destroyed(), 3);
     assert!(universe.finish().is_clean());
+}
+
+/// T2: a thread may see each stream in the instant in which another one has made it.
+#[test]
+fn every_stream_that_is_returned_in_turn_can_be_entered() {
+    for _ in 0..200 {
+        let rig = rig(6);
+        let streams = rig.streams();
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    let next = streams.next().unwrap();
+                    streams.enter(next).map(drop).expect("it was returned just now");
+                }
+            });
+            let made: Vec<_> = (0..3).map(|_| streams.acquire()).collect();
+            ended.store(true, Ordering::Relaxed);
+            reader.join().unwrap();
+            drop(made);
+        });
+    }
 }
