@@ -23,5 +23,6 @@ mod stalls;
 mod stress;
 mod t9_pending_chunks;
 mod u14_capture;
+mod u6_launches_in_any_order;
 mod u7_failed_prepare;
 mod upstream_panics;
