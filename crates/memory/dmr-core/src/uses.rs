@@ -177,10 +177,17 @@ impl UseTokens {
         is_free || self.stream == stream
     }
 
-    /// Removes the windows from index `len` on, which have been closed. If none is left, removes the
-    /// number of the launch, too: the next windows are those of another one.
+    /// Removes the windows from index `len` on. If none is left, removes the number of the launch,
+    /// too: the next windows are those of another one.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the resource that has opened these windows, and has closed them: the number of
+    /// the launch may end them when the launch ends, although work was submitted for them that is
+    /// not recorded.
     #[inline]
-    pub fn truncate(&mut self, len: usize) {
+    #[allow(unsafe_code, reason = "closing windows is what a resource does")]
+    pub unsafe fn truncate(&mut self, len: usize) {
         self.tokens.truncate(len);
         if self.tokens.is_empty() {
             self.launch = 0;

@@ -329,17 +329,17 @@ impl<'p> StreamGuard<'p> {
         self.pool.device()
     }
 
-    /// Returns the calls and windows that hold the stream, if it is adopted.
+    /// Returns the calls and launches that hold the stream, if it is adopted.
     #[inline]
     pub(crate) fn holds(&self) -> Option<&'p Holds> {
         self.holds
     }
 
-    /// Counts windows that were opened on the stream.
+    /// Counts a launch that begins on the stream.
     #[inline]
-    pub(crate) fn open_windows(&self, windows: usize) {
+    pub(crate) fn begin_launch(&self) {
         if let Some(holds) = self.holds {
-            holds.open_windows(windows);
+            holds.begin_launch();
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The calls and windows that hold an adopted stream, which is retired only when none does.
+//! The calls and launches that hold an adopted stream, which is retired only when none does.
 
 use crate::sync::{AtomicU64, Ordering};
 
 /// The state of an adopted stream and two counts, in one word: the calls that use the stream now,
-/// and the windows that are open on it.
+/// and the launches on it that have not ended.
 ///
 /// Retiring takes two steps, because a driver call lies between them. The first succeeds only if
 /// nothing holds the stream, and marks it as *closing*; the second succeeds only if it still is. A
@@ -13,10 +13,10 @@ pub(crate) struct Holds(AtomicU64);
 
 /// The count of one call. There are fewer threads than 2³⁰.
 const CALL: u64 = 1;
-/// The count of one open window.
-const WINDOW: u64 = 1 << 30;
-const CALLS: u64 = WINDOW - 1;
-const WINDOWS: u64 = CALLS << 30;
+/// The count of one launch.
+const LAUNCH: u64 = 1 << 30;
+const CALLS: u64 = LAUNCH - 1;
+const LAUNCHES: u64 = CALLS << 30;
 /// The mark of a stream that a thread is retiring, and on which no call has begun since. That
 /// thread counts as a call.
 const CLOSING: u64 = 1 << 60;
@@ -29,7 +29,7 @@ const RETIRED: u64 = 1 << 61;
 pub(crate) enum HeldBy {
     /// A call of a thread, which may be retiring the stream, too.
     Call,
-    /// An open window.
+    /// The open window of a launch.
     Window,
     /// Nothing: the stream is retired.
     Nothing,
@@ -69,17 +69,17 @@ impl Holds {
         self.0.fetch_sub(CALL, Ordering::Release);
     }
 
-    /// Adds windows that were opened during a call to the count.
+    /// Adds a launch, which has begun during a call, to the count.
     #[inline]
-    pub(crate) fn open_windows(&self, windows: usize) {
-        self.0.fetch_add(windows as u64 * WINDOW, Ordering::Relaxed);
+    pub(crate) fn begin_launch(&self) {
+        self.0.fetch_add(LAUNCH, Ordering::Relaxed);
     }
 
-    /// Removes windows that were closed from the count.
+    /// Removes a launch that has ended from the count.
     #[inline]
-    pub(crate) fn close_windows(&self, windows: usize) {
+    pub(crate) fn end_launch(&self) {
         // Release: as in `leave`.
-        self.0.fetch_sub(windows as u64 * WINDOW, Ordering::Release);
+        self.0.fetch_sub(LAUNCH, Ordering::Release);
     }
 
     /// Returns whether the stream is retired.
@@ -93,7 +93,7 @@ impl Holds {
         match self.exchange(0, CLOSING + CALL) {
             Ok(()) => Ok(Retirement(self)),
             Err(word) if word & RETIRED != 0 => Err(HeldBy::Nothing),
-            Err(word) if word & WINDOWS != 0 => Err(HeldBy::Window),
+            Err(word) if word & LAUNCHES != 0 => Err(HeldBy::Window),
             Err(_) => Err(HeldBy::Call),
         }
     }

@@ -119,7 +119,7 @@ fn no_work_is_submitted_between_the_last_record_and_the_end() {
 }
 
 #[test]
-fn an_open_window_outlives_the_call_that_opened_it() {
+fn a_launch_outlives_the_call_that_began_it() {
     loom::model(|| {
         let stream = Stream::new();
         let other = Arc::clone(&stream);
@@ -127,7 +127,8 @@ fn an_open_window_outlives_the_call_that_opened_it() {
             if !other.holds.enter() {
                 return false;
             }
-            other.holds.open_windows(2);
+            other.holds.begin_launch();
+            other.holds.begin_launch();
             other.holds.leave();
             true
         });
@@ -136,9 +137,9 @@ fn an_open_window_outlives_the_call_that_opened_it() {
         assert_ne!(is_open, is_retired);
         if is_open {
             assert!(!stream.retire());
-            stream.holds.close_windows(1);
+            stream.holds.end_launch();
             assert!(!stream.retire());
-            stream.holds.close_windows(1);
+            stream.holds.end_launch();
             assert!(stream.retire());
         }
     });

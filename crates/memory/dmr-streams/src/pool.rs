@@ -216,7 +216,7 @@ impl StreamPool {
         slot == self.max_streams
     }
 
-    /// Returns the calls and windows that hold an adopted stream; `None` for the pool's own.
+    /// Returns the calls and launches that hold an adopted stream; `None` for the pool's own.
     #[inline]
     pub(crate) fn holds(&self, slot: usize) -> Option<&Holds> {
         self.slots.get(slot).and_then(StreamEntry::holds)

@@ -161,9 +161,7 @@ impl Progress {
 
     /// Ends a launch that has no windows any more and whose work was not submitted.
     pub(crate) fn end_unused(&self, slot: usize, launch: u64) {
-        if let Some(timeline) = self.timeline(slot).filter(|_| launch != 0) {
-            timeline.end_unused(launch);
-        }
+        self.timelines[slot].end_unused(launch);
     }
 
     /// Forgets a launch that was overtaken and has closed its windows.

@@ -34,7 +34,7 @@ pub(crate) struct StreamEntry {
 
 /// The part of an entry for streams of other owners.
 struct AdoptedEntry {
-    /// Counts the calls and windows that delay the retirement of the stream. The stream is retired
+    /// Counts the calls and launches that delay the retirement of the stream. The stream is retired
     /// where there is none.
     holds: Holds,
     /// The number of the current lease, or [`permanent`](Self::permanent).
@@ -160,7 +160,7 @@ impl StreamEntry {
         }
     }
 
-    /// Returns the calls and windows that hold the stream, in an entry for adopted streams.
+    /// Returns the calls and launches that hold the stream, in an entry for adopted streams.
     #[inline]
     pub(crate) fn holds(&self) -> Option<&Holds> {
         self.adopted.as_ref().map(|adopted| &adopted.holds)

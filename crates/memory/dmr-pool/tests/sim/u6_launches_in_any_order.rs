@@ -236,7 +236,8 @@ fn exactly_the_conflicts_are_refused_and_every_retired_block_is_freed_once() {
         let own = 1 + seed as usize % 3;
         let mut streams: Vec<_> = (0..own).map(|_| rig.stream()).collect();
         if seed % 4 != 0 {
-            streams.push(rig.streams().adopt(rig.device().context().new_stream().unwrap()).unwrap());
+            streams
+                .push(rig.streams().adopt(rig.device().context().new_stream().unwrap()).unwrap());
         }
         let mut program = Program {
             rig: &rig,
@@ -322,8 +323,7 @@ fn threads_on_the_same_streams_and_blocks_order_all_work_and_lose_no_block() {
         let mut streams = vec![rig.stream(), rig.stream()];
         streams.push(rig.streams().adopt(rig.device().context().new_stream().unwrap()).unwrap());
         let home = streams[0].id();
-        let blocks: Shared =
-            std::array::from_fn(|_| Mutex::new(written_block(&rig, &pool, home)));
+        let blocks: Shared = std::array::from_fn(|_| Mutex::new(written_block(&rig, &pool, home)));
         thread::scope(|scope| {
             let rig = &rig;
             let pool = &pool;

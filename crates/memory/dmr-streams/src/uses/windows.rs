@@ -116,11 +116,10 @@ impl UseTable<'_> {
         if tokens.launch() == 0 {
             // SAFETY: this table opens the windows of the launch.
             unsafe { tokens.set_launch(self.pool.progress().begin_launch(stream.slot())) };
+            stream.begin_launch();
         }
         let open = tokens.len();
-        let opened = self.open(uses, stream, tokens, Needs::new());
-        stream.open_windows(tokens.len() - open);
-        opened.inspect_err(|_| {
+        self.open(uses, stream, tokens, Needs::new()).inspect_err(|_| {
             // They are open, so closing them is no error.
             let _ = self.cancel_from(tokens, open);
         })
@@ -286,10 +285,9 @@ impl UseTable<'_> {
                 Err(_) => Err(error),
             },
         };
-        let windows = tokens.len();
         let closed = self.close_ended(tokens, end);
         if let Some(holds) = stream.holds() {
-            holds.close_windows(windows);
+            holds.end_launch();
         }
         closed.and(outcome)
     }
@@ -323,9 +321,14 @@ impl UseTable<'_> {
         else {
             return self.finish_without_stream(tokens);
         };
-        let Some(timeline) = self.pool.progress().timeline(stream.slot()) else { return Ok(()) };
-        let end = timeline.end_launch(&mut timeline.lock(), tokens.launch());
-        self.finish_ended(tokens, &stream, end, Ok(()))
+        match self.pool.progress().timeline(stream.slot()).filter(|_| tokens.launch() != 0) {
+            Some(timeline) => {
+                let end = timeline.end_launch(&mut timeline.lock(), tokens.launch());
+                self.finish_ended(tokens, &stream, end, Ok(()))
+            }
+            // They are of no window of this table.
+            None => self.cancel_from(tokens, 0),
+        }
     }
 
     /// Finishes uses on a stream that cannot be entered.
@@ -379,14 +382,15 @@ impl UseTable<'_> {
     pub(crate) fn cancel_from(&self, tokens: &mut UseTokens, from: usize) -> ResourceResult<()> {
         let slot = tokens.stream().slot();
         let launch = tokens.launch();
-        let windows = tokens.len() - from;
         let closed = self.close(tokens, from, WindowEnd::Unused);
-        tokens.truncate(from);
-        if tokens.is_empty() {
+        // SAFETY: this table has opened these windows, and they were closed just now.
+        unsafe { tokens.truncate(from) };
+        // Without a number they are of no window of this table.
+        if tokens.is_empty() && launch != 0 {
             self.pool.progress().end_unused(slot, launch);
-        }
-        if let Some(holds) = self.pool.holds(slot) {
-            holds.close_windows(windows);
+            if let Some(holds) = self.pool.holds(slot) {
+                holds.end_launch();
+            }
         }
         closed
     }
