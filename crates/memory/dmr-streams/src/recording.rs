@@ -9,13 +9,13 @@ use cudarc::driver::CudaStream;
 use cudarc::driver::result::DriverError;
 use dmr_core::ledger::UseId;
 use dmr_core::spinlock::pause;
-use dmr_core::{ResourceError, ResourceResult};
+use dmr_core::{ResourceError, ResourceResult, SpinLockGuard};
 
 use crate::event::DriverEvent;
 use crate::own_stream::{CaptureLook, is_none};
 use crate::progress::{Event, Line, Progress};
 use crate::sync::Ordering;
-use crate::timeline::{Cover, End, StreamEvent};
+use crate::timeline::{Cover, End, Events, StreamEvent};
 use crate::{Device, HomeStream, OwnStream, StreamGuard, StreamPool};
 
 /// A launch that has ended.
@@ -85,11 +85,31 @@ impl Progress {
         // after this use, and recorded after its work.
         let mut events = timeline.lock();
         let end = timeline.end_launch(&mut events, launch);
-        let left = match self.several.load(Ordering::SeqCst) {
-            true => Left::Record(timeline.reuse(&mut events, end.seq)),
-            false => Left::Look,
-        };
+        let left = self.left(timeline, &mut events, end);
         EndedLaunch { end, left }
+    }
+
+    /// Ends a launch as [`end_launch`](Self::end_launch) does, but keeps its windows open until it
+    /// closes them itself: then its event is recorded, and what waits for its uses need not enter
+    /// the stream, which would delay its retirement.
+    pub(crate) fn end_adopted_launch<'p>(&self, timeline: &'p Line) -> EndedLaunch<'p> {
+        let mut events = timeline.lock();
+        let end = timeline.end_overtaken(&mut events);
+        let left = self.left(timeline, &mut events, end);
+        EndedLaunch { end, left }
+    }
+
+    #[inline(always)]
+    fn left<'p>(
+        &self,
+        timeline: &'p Line,
+        events: &mut SpinLockGuard<'_, Events<DriverEvent>>,
+        end: End,
+    ) -> Left<'p> {
+        match self.several.load(Ordering::SeqCst) {
+            true => Left::Record(timeline.reuse(events, end.seq)),
+            false => Left::Look,
+        }
     }
 
     /// Does the rest for a launch of a stream of the pool, on the regular path: returns what is

@@ -228,6 +228,12 @@ impl<D> Timeline<D> {
         End { seq: launch, closes_windows: launch <= events.watched }
     }
 
+    /// Ends a launch as [`end_launch`](Self::end_launch) does, but keeps its windows open until it
+    /// closes them itself: it is overtaken by the number of its own end.
+    pub(crate) fn end_overtaken(&self, events: &mut SpinLockGuard<'_, Events<D>>) -> End {
+        End { seq: self.number(events), closes_windows: true }
+    }
+
     /// Ends a launch that has no windows any more and whose work was not submitted.
     #[cold]
     pub(crate) fn end_unused(&self, launch: u64) {

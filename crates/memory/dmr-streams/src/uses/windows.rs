@@ -229,7 +229,7 @@ impl UseTable<'_> {
         self.finish_rest(tokens, &ended)
     }
 
-    /// Finishes uses on any stream.
+    /// Finishes uses on an adopted stream.
     #[inline(never)]
     fn finish_on_any(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
         let Some(stream) = self.pool.entered_home(tokens.stream()).and_then(HomeStream::live)
@@ -239,7 +239,7 @@ impl UseTable<'_> {
         let progress = self.pool.progress();
         match progress.timeline(stream.slot()).filter(|_| tokens.launch() != 0) {
             Some(timeline) => {
-                let ended = progress.end_launch(timeline, tokens.launch());
+                let ended = progress.end_adopted_launch(timeline);
                 let recorded = progress.complete(&stream, &ended);
                 self.finish_ended(tokens, &stream, ended.end, recorded)
             }
