@@ -117,6 +117,14 @@ fn a_capturing_stream_is_refused_while_it_would_have_to_wait_and_its_capture_goe
     rig.assert_clean();
 }
 
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Other threads wait for the work of streams that are retired meanwhile, and whose slot is used
 /// again.
 #[test]
@@ -127,6 +135,8 @@ fn threads_find_the_last_work_of_a_slot_while_its_streams_change() {
     let blocks: Vec<_> =
         (0..3).map(|_| resource.allocate(BYTES, StreamId::DEFAULT, TAG).unwrap()).collect();
     std::thread::scope(|scope| {
+        // Also if this panics.
+        let ended = SetOnDrop(&is_over);
         for block in &blocks {
             let rig = &rig;
             let resource = &resource;
@@ -148,7 +158,7 @@ fn threads_find_the_last_work_of_a_slot_while_its_streams_change() {
             }
             rig.streams().retire_stream(&adopted).unwrap();
         }
-        is_over.store(true, Ordering::Relaxed);
+        drop(ended);
     });
     for block in blocks {
         resource.deallocate(block).unwrap();
