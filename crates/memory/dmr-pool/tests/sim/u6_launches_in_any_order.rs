@@ -1,6 +1,6 @@
-//! U1, U6, U7, U12, U15: launches that are open at the same time on the same streams, and that end,
-//! fail and are cancelled in any order: each conflict is refused, nothing else is, no work is out of
-//! order, and no block is lost.
+//! U1, U6, U7, U12, U15: launches that are open at the same time on the same streams, and that
+//! end, fail and are cancelled in any order: each conflict is refused, nothing else is, no work is
+//! out of order, and no block is lost.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ use crate::support::{MIB, rig};
 
 const BYTES: usize = 4096;
 const QUARTER: u64 = BYTES as u64 / 4;
-/// The program has so many blocks at any time.
+/// The number of blocks that the program has at any time.
 const BLOCKS: usize = 5;
 const STEPS: usize = 600;
 const MOST_OPEN: usize = 6;
@@ -44,7 +44,7 @@ fn written_block(rig: &Rig, pool: &AnyPool, on: StreamId) -> DeviceBlock {
     block
 }
 
-/// A window as the model knows it.
+/// A window of the model.
 #[derive(Clone)]
 struct Window {
     block: BlockId,
@@ -66,7 +66,7 @@ struct Launch {
     windows: Vec<Window>,
 }
 
-/// One thread, and what it knows of its launches.
+/// One thread, and its launches.
 struct Program<'r> {
     rig: &'r Rig,
     pool: AnyPool,

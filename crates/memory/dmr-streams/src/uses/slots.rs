@@ -221,7 +221,9 @@ impl Slots {
     pub(crate) fn restart(&self, block: BlockId, home: UseId, launches: &impl Launches) -> bool {
         let Some(mut slot) = self.of(block) else { return false };
         slot.settle(launches);
-        let is_fresh = slot.windows.is_empty() && slot.entries().all(|entry| home.covers(entry));
+        let is_fresh = !slot.is_retired()
+            && slot.windows.is_empty()
+            && slot.entries().all(|entry| home.covers(entry));
         if is_fresh {
             slot.restart(home);
         }
