@@ -13,7 +13,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 /// Runs `dmr` on the simulated driver.
-fn dmr(args: &[&str]) -> Output {
+pub(crate) fn dmr(args: &[&str]) -> Output {
     Command::new(program())
         .args(args)
         .env("DMR_DRIVER", "sim")
@@ -27,11 +27,11 @@ fn program() -> PathBuf {
     bundle.map_or_else(|| env!("CARGO_BIN_EXE_dmr").into(), |bundle| bundle.join("bin/dmr"))
 }
 
-fn gpt_train() -> String {
+pub(crate) fn gpt_train() -> String {
     repository::trace("gpt_train.csv.gz").to_str().unwrap().to_owned()
 }
 
-fn stdout(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
@@ -64,37 +64,6 @@ fn the_command_of_the_readme_replays_the_trace_and_ends_with_the_table() {
         "checks   0 overlaps · 0 races · 0 failures · 3 left over (never freed: lines 166, 167, 665)"
     );
     assert_eq!(stderr(&output), "", "no progress where there is no terminal");
-}
-
-/// Replays a trace with the contents of all blocks checked.
-fn verify(resource: &str, stack: &str) {
-    let output = dmr(&["replay", &gpt_train(), "--verify", "--resource", resource]);
-    let text = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{text}");
-    assert!(text.contains(&format!("stack    {stack}\n")), "{text}");
-    assert!(text.contains("0 overlaps · 0 corrupt · 0 races · 0 failures"), "{text}");
-}
-
-#[test]
-fn verify_finds_nothing_wrong_with_a_pool() {
-    verify("pool", "Pool(pages of 32 MiB, Virtual(device 0))");
-    verify("pool-compact", "Pool(pages of 8 MiB, Virtual(device 0))");
-}
-
-#[test]
-fn verify_finds_nothing_wrong_with_mapped_memory() {
-    verify("virtual", "Virtual(device 0)");
-}
-
-#[test]
-fn verify_finds_nothing_wrong_with_the_drivers_pool() {
-    verify("async", "Async(device 0)");
-}
-
-#[test]
-fn verify_finds_nothing_wrong_with_the_direct_backend() {
-    verify("direct", "Direct(device 0)");
-    verify("direct-tracked", "Tracked(Direct(device 0))");
 }
 
 #[test]

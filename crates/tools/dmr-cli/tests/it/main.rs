@@ -2,3 +2,4 @@
 
 mod command;
 mod sim_planted_faults;
+mod verify;
