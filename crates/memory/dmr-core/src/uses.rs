@@ -126,8 +126,9 @@ impl UseTokens {
     ///
     /// # Safety
     ///
-    /// The caller is that resource. As for [`push`](Self::push): the number may end all windows of
-    /// the launch.
+    /// The caller is that resource, and it has begun this launch on the stream of the tokens and
+    /// not finished it. Finishing the tokens ends all windows of the launch: with the number of
+    /// another launch, it would end windows under a kernel that still runs.
     #[inline]
     #[allow(unsafe_code, reason = "opening windows is what a resource does")]
     pub unsafe fn set_launch(&mut self, launch: u64) {

@@ -15,7 +15,7 @@ use dmr_core::{ResourceError, ResourceResult, StreamId};
 
 use crate::event::DriverEvent;
 use crate::holds::Holds;
-use crate::own_stream::CaptureLook;
+use crate::own_stream::{CaptureLook, capture_status_of};
 use crate::relaxed::in_relaxed_mode;
 use crate::stream_entry::StreamEntry;
 use crate::{Device, StreamPool};
@@ -289,7 +289,9 @@ impl<'p> StreamGuard<'p> {
     /// without a second call where the context is not current.
     #[cold]
     pub(crate) fn refuse_look(&self, look: CaptureLook) -> ResourceResult<()> {
-        match look.or_else(|error| self.call_again(capture_status_of, error)) {
+        // SAFETY: as in `capture_status`.
+        let again = |error| self.call_again(|stream| unsafe { capture_status_of(stream) }, error);
+        match look.or_else(again) {
             Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) => Ok(()),
             status => Err(self.capture_error(status)),
         }
@@ -319,7 +321,8 @@ impl<'p> StreamGuard<'p> {
 
     #[inline(always)]
     fn capture_status(&self) -> Result<CUstreamCaptureStatus, DriverError> {
-        self.call(capture_status_of)
+        // SAFETY: the stream is alive while there is a guard.
+        self.call(|stream| unsafe { capture_status_of(stream) })
     }
 
     /// Returns the device of the stream.
@@ -342,15 +345,6 @@ impl<'p> StreamGuard<'p> {
             holds.begin_launch();
         }
     }
-}
-
-/// Returns whether a stream, which is alive, is capturing a graph.
-#[inline(always)]
-fn capture_status_of(stream: sys::CUstream) -> CaptureLook {
-    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    // SAFETY: the caller has a guard of the stream.
-    unsafe { sys::cuStreamIsCapturing(stream, &mut status) }.result()?;
-    Ok(status)
 }
 
 impl<'p> HomeStream<'p> {

@@ -13,10 +13,23 @@ use crate::StreamPool;
 use crate::event::DriverEvent;
 use crate::progress::Line;
 use crate::stream_entry::StreamEntry;
-use crate::uses::{FreeSlot, Launches};
+use crate::uses::FreeSlot;
 
 /// The result of a look for a capture.
 pub(crate) type CaptureLook = Result<CUstreamCaptureStatus, DriverError>;
+
+/// Returns whether a stream is capturing a graph.
+///
+/// # Safety
+///
+/// The stream is alive.
+#[inline(always)]
+pub(crate) unsafe fn capture_status_of(stream: sys::CUstream) -> CaptureLook {
+    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: the caller's obligation.
+    unsafe { sys::cuStreamIsCapturing(stream, &mut status) }.result()?;
+    Ok(status)
+}
 
 /// Returns whether a look has found no capture.
 #[inline(always)]
@@ -89,14 +102,6 @@ impl<'p> OwnStream<'p> {
         self.timeline
     }
 
-    /// Returns whether work on the stream would have to wait for a use.
-    #[inline(always)]
-    pub(crate) fn holds_up(&self, used: UseId, launches: &impl Launches) -> bool {
-        used.slot() != self.slot()
-            && !self.timeline.seen.covers(used.slot(), used.seq())
-            && !launches.is_done(used)
-    }
-
     /// Returns whether the stream captures no graph. Makes one driver call, which reads a state and
     /// is cheap. Returns `false` if it fails.
     #[must_use]
@@ -108,10 +113,8 @@ impl<'p> OwnStream<'p> {
     /// Looks for a capture.
     #[inline(always)]
     pub(crate) fn look(&self) -> CaptureLook {
-        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: the stream lives as long as the pool.
-        unsafe { sys::cuStreamIsCapturing(self.entry.own_handle(), &mut status) }.result()?;
-        Ok(status)
+        unsafe { capture_status_of(self.entry.own_handle()) }
     }
 
     /// Records an event on the stream.

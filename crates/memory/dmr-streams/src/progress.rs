@@ -199,8 +199,10 @@ impl Launches for Progress {
         self.timeline(launch.slot()).is_some_and(|timeline| timeline.is_over(launch.seq()))
     }
 
-    fn watch(&self, launch: UseId) -> bool {
-        self.timeline(launch.slot()).is_some_and(|timeline| timeline.watch(launch.seq()))
+    fn watch(&self, launch: UseId) {
+        if let Some(timeline) = self.timeline(launch.slot()) {
+            timeline.watch(launch.seq());
+        }
     }
 
     #[inline]

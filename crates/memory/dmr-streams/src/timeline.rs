@@ -196,15 +196,13 @@ impl<D> Timeline<D> {
         self.lock().overtaken.contains(&launch)
     }
 
-    /// Has the end of a launch close its windows itself. Returns `false` if the launch is over.
+    /// Has the end of a launch close its windows itself, unless the launch has ended.
     #[cold]
-    pub(crate) fn watch(&self, launch: u64) -> bool {
+    pub(crate) fn watch(&self, launch: u64) {
+        // Under the lock under which a launch ends: it ends before this, and is found over, or
+        // after it, and finds itself watched.
         let mut events = self.lock();
-        if self.ended.load(Ordering::Relaxed) >= launch {
-            return events.overtaken.contains(&launch);
-        }
         events.watched = events.watched.max(launch);
-        true
     }
 
     /// Ends a launch whose work was submitted. If it was overtaken, call

@@ -91,20 +91,18 @@ impl Default for Quick {
 impl Quick {
     /// Returns whether there is a chunk of exactly this size.
     #[inline(always)]
-    fn has(&self, units: u32) -> bool {
+    pub(super) fn has(&self, units: u32) -> bool {
         let shelf = &self.shelves[shelf_of(units)];
         shelf.units == units && shelf.len > 0
     }
 
-    /// Removes a chunk of exactly this size. Its place can be read until the next change.
+    /// Removes a chunk of this size, which [there is](Self::has). Its place can be read until the
+    /// next change.
     #[inline(always)]
-    pub(super) fn pop(&mut self, units: u32) -> Option<&mut WarmChunk> {
+    fn pop(&mut self, units: u32) -> &mut WarmChunk {
         let shelf = &mut self.shelves[shelf_of(units)];
-        if shelf.units != units || shelf.len == 0 {
-            return None;
-        }
         shelf.len -= 1;
-        Some(&mut shelf.chunks[shelf.len as usize % SHELF_LEN])
+        &mut shelf.chunks[shelf.len as usize % SHELF_LEN]
     }
 
     /// Returns the place on a shelf for a chunk of this size, which is taken from here on. `None`
@@ -168,7 +166,7 @@ impl Heap {
     #[inline(always)]
     pub(crate) fn acquire_warm(&mut self, units: u32) -> Option<&mut WarmChunk> {
         if self.quick.has(units) {
-            return self.quick.pop(units);
+            return Some(self.quick.pop(units));
         }
         // The recent chunk, if a request of this size should have it.
         if self.recent.units == units && self.is_best(self.recent.chunk.id, units) {

@@ -460,7 +460,7 @@ impl LockedSlot<'_> {
         self.list_last();
         for window in &self.windows {
             // One that is over is settled next.
-            let _ = launches.watch(window.launch());
+            launches.watch(window.launch());
         }
     }
 }
@@ -484,7 +484,7 @@ impl LockedBlock<'_> {
         let mut after = None;
         let mut count = 0;
         self.slot.ledger.visit_free_waits(|used| {
-            if home.holds_up(used, self.launches) {
+            if self.launches.holds_up(home.slot(), used) {
                 after = Some(used);
                 count += 1;
             }
@@ -496,6 +496,7 @@ impl LockedBlock<'_> {
     /// [settled](Self::settle).
     #[inline(always)]
     pub fn release(mut self) -> ReleasedBlock {
+        debug_assert!(self.slot.marks & !USES == 0);
         let payload = self.slot.occupant.payload;
         self.slot.set_free();
         let slot = FreeSlot { slot: self.slot.slot(), pool: self.pool };

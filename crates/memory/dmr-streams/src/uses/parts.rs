@@ -9,9 +9,7 @@ use dmr_core::{Access, BlockUse, ByteRange, ResourceError, ResourceResult, Strea
 use smallvec::SmallVec;
 
 use super::needs::Needs;
-use super::slot_state::{
-    LAST, Launches, OpenWindow, PARTS, SlotState, USES, WINDOWS, WindowEnd, launch_of,
-};
+use super::slot_state::{LAST, Launches, OpenWindow, PARTS, SlotState, USES, WINDOWS, launch_of};
 
 impl SlotState {
     /// Opens windows for uses of bytes of the block, and adds them to `tokens`. Returns the uses
@@ -91,8 +89,8 @@ impl SlotState {
         self.marks |= WINDOWS;
     }
 
-    /// Records the use of bytes whose window was removed.
-    pub(super) fn end_part(
+    /// Records a use of bytes.
+    pub(super) fn commit_part(
         &mut self,
         bytes: ByteRange,
         access: Access,
@@ -102,7 +100,7 @@ impl SlotState {
         let Some(parts) = &mut self.parts else { return };
         if parts.ledger.is_empty() {
             if bytes.is_whole() {
-                return self.end_whole(access, WindowEnd::Used(used));
+                return self.commit_whole(access, used);
             }
             parts.ledger.copy(&self.ledger);
             self.ledger.clear();

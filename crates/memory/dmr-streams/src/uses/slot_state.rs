@@ -15,9 +15,9 @@ pub(crate) trait Launches {
     /// closed, and its uses have its number.
     fn is_over(&self, launch: UseId) -> bool;
 
-    /// Has the end of the launch look at its blocks, so that it finds a block that is retired.
-    /// Returns `false` if the launch [is over](Self::is_over) already.
-    fn watch(&self, launch: UseId) -> bool;
+    /// Has the end of the launch look at its blocks, so that it finds a block that is retired. Does
+    /// nothing if the launch [is over](Self::is_over) already.
+    fn watch(&self, launch: UseId);
 
     /// Returns whether a use is known to be done.
     fn is_done(&self, used: UseId) -> bool;
@@ -29,14 +29,14 @@ pub(crate) trait Launches {
 /// The mark of windows in the list.
 pub(super) const WINDOWS: u8 = 1;
 /// The mark of a window that is not in the list yet.
-pub(super) const LAST: u8 = 16;
+pub(super) const LAST: u8 = 2;
 /// The mark of uses beside the allocation and writes of the same stream.
-pub(super) const USES: u8 = 2;
+pub(super) const USES: u8 = 4;
 /// The mark of uses by the bytes that they use.
-pub(super) const PARTS: u8 = 4;
+pub(super) const PARTS: u8 = 8;
 /// The mark of a retired block whose last window is awaited: the thread that closes it passes the
 /// block to its owner.
-pub(super) const AWAITED: u8 = 8;
+pub(super) const AWAITED: u8 = 16;
 
 // In this order: what an allocation and a free need shares a cache line with the slot's word.
 #[repr(C)]
@@ -262,7 +262,7 @@ impl SlotState {
             let bytes = self.bytes_of_window(at);
             let launch = window.launch();
             if launches.is_over(launch) {
-                self.end(bytes, window.access(), WindowEnd::Used(launch), launches);
+                self.commit(bytes, window.access(), launch, launches);
             } else {
                 self.windows[kept] = window;
                 if let Some(place) = self.part_windows().get_mut(kept) {
@@ -303,7 +303,9 @@ impl SlotState {
             {
                 parts.windows.remove(at);
             }
-            self.end(bytes, window.access(), end, launches);
+            if let WindowEnd::Used(used) = end {
+                self.commit(bytes, window.access(), used, launches);
+            }
             behind = at;
             closed += 1;
         }
@@ -311,25 +313,17 @@ impl SlotState {
         closed
     }
 
-    /// Ends the use of a window that was removed.
-    fn end(&mut self, bytes: ByteRange, access: Access, end: WindowEnd, launches: &impl Launches) {
-        match end {
-            WindowEnd::Used(used) if self.has_parts() => {
-                self.end_part(bytes, access, used, launches);
-            }
-            _ => self.end_whole(access, end),
+    /// Records a use whose window was removed.
+    fn commit(&mut self, bytes: ByteRange, access: Access, used: UseId, launches: &impl Launches) {
+        match self.has_parts() {
+            true => self.commit_part(bytes, access, used, launches),
+            false => self.commit_whole(access, used),
         }
     }
 
-    /// Changes the ledger of all bytes at the end of a use.
-    pub(super) fn end_whole(&mut self, access: Access, end: WindowEnd) {
-        if let WindowEnd::Used(used) = end {
-            self.commit_whole(access, used);
-        }
-    }
-
+    /// Records a use of the whole block.
     #[inline(never)]
-    fn commit_whole(&mut self, access: Access, used: UseId) {
+    pub(super) fn commit_whole(&mut self, access: Access, used: UseId) {
         // A write of the stream of the last one leaves it at that.
         let is_plain = access.writes() && self.ledger.is_written_on(used.slot());
         if !is_plain {

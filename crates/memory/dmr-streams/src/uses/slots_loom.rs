@@ -48,8 +48,8 @@ impl Launches for Streams {
         self.0[launch.slot()].is_over(launch.seq())
     }
 
-    fn watch(&self, launch: UseId) -> bool {
-        self.0[launch.slot()].watch(launch.seq())
+    fn watch(&self, launch: UseId) {
+        self.0[launch.slot()].watch(launch.seq());
     }
 
     fn is_done(&self, _: UseId) -> bool {

@@ -44,9 +44,7 @@ impl Launches for Open {
         false
     }
 
-    fn watch(&self, _: UseId) -> bool {
-        true
-    }
+    fn watch(&self, _: UseId) {}
 
     fn is_done(&self, _: UseId) -> bool {
         false
