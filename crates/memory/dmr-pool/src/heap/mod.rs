@@ -116,6 +116,7 @@ impl Heap {
             found => found?,
         };
         let whole = self.chunks[id].units;
+        self.recent.forget_best();
         self.free_units -= u64::from(whole);
         self.has_changed |= Some(Bin::of(whole)) >= self.last_bin;
         Some(self.without_surplus(id, units))
@@ -162,6 +163,7 @@ impl Heap {
         let more = self.chunks[id].units;
         // Most merges add little to a large chunk, which keeps its place in the tree then.
         if self.free.stays(&self.chunks, before, units + more) {
+            self.recent.forget_best();
             self.free_units += u64::from(more);
             self.absorb(before, id);
         } else {
@@ -317,6 +319,7 @@ impl Heap {
     /// Makes [`has_changed`](Self::has_changed) return `false`, until the largest free chunk is of
     /// another bin.
     pub(crate) fn clear_changed(&mut self) {
+        self.recent.forget_best();
         self.last_bin = self.largest_bin();
         self.has_changed = false;
     }
@@ -417,6 +420,7 @@ impl Heap {
     fn list(&mut self, id: ChunkId) {
         let chunk = &mut self.chunks[id];
         chunk.state = State::Free;
+        self.recent.forget_best();
         self.has_changed |= Some(Bin::of(chunk.units)) > self.last_bin;
         self.free_units += u64::from(chunk.units);
         self.free.insert(&mut self.chunks, id);
@@ -425,6 +429,7 @@ impl Heap {
     /// Removes a free chunk from its bin, to be acquired.
     #[inline]
     fn unlist(&mut self, id: ChunkId) {
+        self.recent.forget_best();
         let chunk = &self.chunks[id];
         self.has_changed |= Some(Bin::of(chunk.units)) >= self.last_bin;
         self.free_units -= u64::from(chunk.units);

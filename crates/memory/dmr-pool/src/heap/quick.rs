@@ -67,17 +67,31 @@ pub(super) struct Recent {
     /// 0 if there is none.
     units: u32,
     chunk: WarmChunk,
+    /// The chunk that a request of its size should have, if it is the recent one. `None` once a
+    /// free chunk has changed.
+    best: Option<ChunkId>,
 }
 
 impl Recent {
     pub(super) fn id(&self) -> Option<ChunkId> {
         (self.units > 0).then_some(self.chunk.id)
     }
+
+    #[cfg(test)]
+    pub(super) fn best(&self) -> Option<ChunkId> {
+        self.best
+    }
+
+    /// Notes that a free chunk has changed, or that [`Heap::has_changed`] was cleared.
+    #[inline(always)]
+    pub(super) fn forget_best(&mut self) {
+        self.best = None;
+    }
 }
 
 impl Default for Recent {
     fn default() -> Self {
-        Self { units: 0, chunk: WarmChunk::NONE }
+        Self { units: 0, chunk: WarmChunk::NONE, best: None }
     }
 }
 
@@ -169,9 +183,13 @@ impl Heap {
             return Some(self.quick.pop(units));
         }
         // The recent chunk, if a request of this size should have it.
-        if self.recent.units == units && self.is_best(self.recent.chunk.id, units) {
-            self.recent.units = 0;
-            return Some(&mut self.recent.chunk);
+        if self.recent.units == units {
+            let id = self.recent.chunk.id;
+            if self.recent.best == Some(id) || self.is_best(id, units) {
+                self.recent.best = Some(id);
+                self.recent.units = 0;
+                return Some(&mut self.recent.chunk);
+            }
         }
         None
     }
@@ -219,6 +237,10 @@ impl Heap {
         let WarmChunk { id, address, since, slot, tag } = warm;
         let place = match self.quick.take_place(units) {
             Some(place) => place,
+            None if self.recent.units == 0 && self.recent.best == Some(id) => {
+                self.recent.units = units;
+                &mut self.recent.chunk
+            }
             None => self.recent_place(units, id),
         };
         place.id = id;
@@ -260,7 +282,7 @@ impl Heap {
 
     /// Returns whether [`acquire_merged`](Self::acquire_merged) would return exactly the range of
     /// the recent chunk if that were merged first.
-    fn is_best(&self, recent: ChunkId, units: u32) -> bool {
+    pub(super) fn is_best(&self, recent: ChunkId, units: u32) -> bool {
         let &Chunk { units: size, before, after, .. } = &self.chunks[recent];
         // Merged with a free chunk before it, the request would be cut from that one's beginning.
         if size != units || before.is_some_and(|before| self.is_free(before)) {

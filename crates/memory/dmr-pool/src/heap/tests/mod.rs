@@ -73,6 +73,8 @@ fn check(heap: &Heap, segments: &BTreeMap<u64, (u32, ChunkId)>, acquired: &[Acqu
     assert_eq!(chunks.len() - acquired.len(), unmerged, "the others are on shelves");
     let free = chunks_of(heap).filter(|&(.., is_free)| is_free).map(|(_, units, _)| units);
     let largest = free.chain(heap.recent.id().map(|id| heap.merged_units(id))).max();
+    let is_best = |id| heap.is_best(id, heap.units(id));
+    assert!(heap.recent.best().is_none_or(is_best), "another chunk fits better by now");
     let hint = heap.largest();
     assert_eq!(hint == 0, largest.is_none());
     assert!(hint <= largest.unwrap_or(0) && Bin::of(hint.max(1)) == Bin::of(largest.unwrap_or(1)));
