@@ -263,7 +263,7 @@ impl LaunchRecorder {
         let mut windows = Windows::new(&**streams, &**resource, stream.id());
         self.open(&mut windows, &**resource, &stream)?;
         let others = OtherStreams::new(&stream);
-        let launched = Launched::new(&others, windows);
+        let launched = Launched::new(&others, &mut windows);
         let declared = match Declaration::is_compared() {
             false => None,
             true => self.declare(streams.device(), None),

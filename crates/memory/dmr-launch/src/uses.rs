@@ -23,7 +23,7 @@ pub struct LaunchUses {
     list: SmallVec<[BlockUse; INLINE]>,
     /// The number of uses of pinned memory.
     pinned: usize,
-    /// The column of each use, if it is one.
+    /// The column of each use that is one, by its index; shorter if the last uses are none.
     columns: SmallVec<[Option<AllocTag>; INLINE]>,
     /// The first memory for which a strict launch is refused.
     external: Option<RefusedMemory>,
@@ -104,7 +104,10 @@ impl LaunchUses {
         self.add(new, column);
         if self.list.len() > recorded {
             self.list.swap(self.pinned, recorded);
-            self.columns.swap(self.pinned, recorded);
+            if !self.columns.is_empty() {
+                self.columns.resize(self.list.len(), None);
+                self.columns.swap(self.pinned, recorded);
+            }
             self.pinned += 1;
         }
     }
@@ -113,17 +116,31 @@ impl LaunchUses {
     /// address is another block.
     fn add(&mut self, new: BlockUse, column: Option<AllocTag>) {
         let is_same = |known: &BlockUse| known.bytes == new.bytes && known.block == new.block;
-        match self.list.iter().position(is_same) {
+        let index = match self.list.iter().position(is_same) {
             Some(index) => {
                 let access = &mut self.list[index].access;
                 *access = access.and(new.access);
-                self.columns[index] = self.columns[index].or(column);
+                index
             }
             None => {
                 self.list.push(new);
-                self.columns.push(column);
+                self.list.len() - 1
             }
+        };
+        if column.is_some() {
+            self.name(index, column);
         }
+    }
+
+    /// Names the column of a use, unless it has a name.
+    #[cold]
+    fn name(&mut self, index: usize, column: Option<AllocTag>) {
+        self.columns.resize(self.list.len(), None);
+        self.columns[index] = self.columns[index].or(column);
+    }
+
+    fn column(&self, index: usize) -> Option<AllocTag> {
+        self.columns.get(index).copied().flatten()
     }
 
     /// Records memory whose uses are not tracked: a permissive launch skips it, a strict one is
@@ -166,7 +183,7 @@ impl LaunchUses {
         if self.mode == LaunchMode::Strict {
             let block = self.list[first].block;
             let generation = block.generation();
-            let column = self.columns[first];
+            let column = self.column(first);
             let memory = RefusedMemory::Block { generation, column };
             return Err(if is_foreign(block) {
                 PrepareError::other_pool(block, memory, worker)
@@ -178,7 +195,9 @@ impl LaunchUses {
         for index in (first..self.list.len()).rev() {
             if unordered(index, self.list[index].block) {
                 self.list.remove(index);
-                self.columns.remove(index);
+                if index < self.columns.len() {
+                    self.columns.remove(index);
+                }
                 self.pinned -= usize::from(index < pinned);
                 self.skipped += 1;
             }
