@@ -116,7 +116,6 @@ impl Heap {
             found => found?,
         };
         let whole = self.chunks[id].units;
-        self.recent.forget_best();
         self.free_units -= u64::from(whole);
         self.has_changed |= Some(Bin::of(whole)) >= self.last_bin;
         Some(self.without_surplus(id, units))
@@ -429,7 +428,6 @@ impl Heap {
     /// Removes a free chunk from its bin, to be acquired.
     #[inline]
     fn unlist(&mut self, id: ChunkId) {
-        self.recent.forget_best();
         let chunk = &self.chunks[id];
         self.has_changed |= Some(Bin::of(chunk.units)) >= self.last_bin;
         self.free_units -= u64::from(chunk.units);

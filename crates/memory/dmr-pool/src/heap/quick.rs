@@ -67,8 +67,8 @@ pub(super) struct Recent {
     /// 0 if there is none.
     units: u32,
     chunk: WarmChunk,
-    /// The chunk that a request of its size should have, if it is the recent one. `None` once a
-    /// free chunk has changed.
+    /// The chunk that a request of its size should have, if it is the recent one. `None` once there
+    /// is another free chunk, or a larger one.
     best: Option<ChunkId>,
 }
 
@@ -82,7 +82,8 @@ impl Recent {
         self.best
     }
 
-    /// Notes that a free chunk has changed, or that [`Heap::has_changed`] was cleared.
+    /// Notes that there is another free chunk or a larger one, or that [`Heap::has_changed`] was
+    /// cleared.
     #[inline(always)]
     pub(super) fn forget_best(&mut self) {
         self.best = None;

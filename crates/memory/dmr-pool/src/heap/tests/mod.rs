@@ -219,3 +219,30 @@ fn the_recent_chunk_is_merged_where_a_request_would_be_cut_from_the_chunk_before
     release_for_reuse(&mut heap, b, 3);
     assert_eq!(heap.acquire(5000).map(|chunk| chunk.address), Some(a.address));
 }
+
+/// Releases a chunk and acquires it again.
+fn acquire_again(heap: &mut Heap, chunk: AcquiredChunk) {
+    release_for_reuse(heap, chunk, 3);
+    assert_eq!(heap.acquire(chunk.units).map(|again| again.id), Some(chunk.id));
+}
+
+#[test]
+fn a_chunk_that_was_recent_is_merged_once_another_one_fits_better() {
+    let (mut heap, [_, b, c, last]) = four([2000, 50_000, 10_000]);
+    heap.merge(c.id, 2);
+    heap.add_segment(1 << 30, 60_050, false, 2);
+    acquire_again(&mut heap, b);
+    // Its neighbour grows and stays where it is in its bin.
+    heap.merge(last.id, 4);
+    release_for_reuse(&mut heap, b, 5);
+    assert_eq!(heap.acquire(50_000).map(|chunk| chunk.address), Some(1 << 30));
+}
+
+#[test]
+fn a_chunk_that_was_recent_is_seen_in_the_hint_when_it_is_free_again() {
+    let (mut heap, [_, b, ..]) = four([2000, 5000, 3000]);
+    acquire_again(&mut heap, b);
+    heap.clear_changed();
+    release_for_reuse(&mut heap, b, 4);
+    assert!(heap.has_changed() && heap.largest() > 0);
+}
