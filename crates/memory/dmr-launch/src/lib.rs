@@ -6,6 +6,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`recorder`] | [`LaunchRecorder`], which records the uses of a launch |
+//! | [`footprint`] | [`Footprint`], the uses of work that is submitted again and again |
 //! | [`memory`] | [`Reads`], [`Writes`], [`ReadsAndWrites`]: memory that is recorded together with its views |
 //! | [`peer`] | memory of another device that a launch accesses: [`LaunchRecorder::read_peer`] |
 //! | [`views`] | [`LaunchView`], [`LaunchViewMut`]: what cuBLAS and the other wrappers of cudarc take |
@@ -29,6 +30,7 @@
 //! `tracing` reports launches that were dropped unfinished, as warnings.
 
 pub mod error;
+pub mod footprint;
 pub mod host_slice;
 mod launched;
 mod lent;
@@ -38,11 +40,13 @@ pub mod peer;
 mod peer_uses;
 pub mod prepared;
 pub mod recorder;
+mod submit;
 mod uses;
 pub mod views;
 mod windows;
 
 pub use error::{LaunchError, PrepareError};
+pub use footprint::Footprint;
 pub use host_slice::PinnedLaunchView;
 pub use memory::{LaunchMemory, Reads, ReadsAndWrites, Writes};
 pub use prepared::PreparedLaunch;

@@ -10,7 +10,6 @@ use smallvec::SmallVec;
 
 use crate::PrepareError;
 use crate::error::RefusedMemory;
-use crate::mode::LaunchMode;
 
 /// Uses of memory of another stream pool, on one of its streams.
 #[derive(Debug)]
@@ -57,26 +56,27 @@ impl PeerUses {
         }
     }
 
-    /// Removes uses that their resources do not track, and returns their number, or refuses the
-    /// launch on `stream`, by the mode.
-    pub(crate) fn reject_or_skip_untracked(
-        peers: &mut Vec<Self>,
-        mode: LaunchMode,
-        stream: StreamId,
-    ) -> Result<usize, PrepareError> {
+    /// Refuses the launch on `stream` if a resource does not track uses.
+    pub(crate) fn reject_untracked(peers: &[Self], stream: StreamId) -> Result<(), PrepareError> {
+        let untracked = |peer: &Self| Some((peer.stream, *peer.untracked()?));
+        let Some((home, used)) = peers.iter().find_map(untracked) else { return Ok(()) };
+        let generation = used.block.generation();
+        let memory = RefusedMemory::Block { generation, column: None };
+        let source = ResourceError::not_tracked(home);
+        Err(PrepareError::Untracked { stream, memory, source })
+    }
+
+    /// Removes uses that their resources do not track, and returns their number.
+    pub(crate) fn skip_untracked(peers: &mut Vec<Self>) -> usize {
         let mut skipped = 0;
-        while let Some(at) = peers.iter().position(|peer| peer.untracked().is_some()) {
-            if mode == LaunchMode::Permissive {
-                skipped += peers.remove(at).uses.len();
-                continue;
+        peers.retain(|peer| {
+            let is_tracked = peer.untracked().is_none();
+            if !is_tracked {
+                skipped += peer.uses.len();
             }
-            let Some(untracked) = peers[at].untracked() else { break };
-            let generation = untracked.block.generation();
-            let memory = RefusedMemory::Block { generation, column: None };
-            let source = ResourceError::not_tracked(peers[at].stream);
-            return Err(PrepareError::Untracked { stream, memory, source });
-        }
-        Ok(skipped)
+            is_tracked
+        });
+        skipped
     }
 
     /// Returns a use that the resource does not track.

@@ -1,22 +1,14 @@
 //! The recorder of a launch's uses.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::CudaStream;
-use dmr_core::{Access, AllocTag, DeviceMemoryResource, ResourceError, StreamId};
-use dmr_slices::OtherStreams;
-use dmr_streams::{
-    Declaration, Device, DeviceContext, KernelArg, StreamGuard, StreamPool, TrackedMemory,
-};
-#[cfg(feature = "nvtx")]
-use smallvec::SmallVec;
+use dmr_core::{Access, AllocTag, ResourceError, StreamId};
+use dmr_streams::{DeviceContext, KernelArg, TrackedMemory};
 
-use crate::launched::Launched;
 use crate::memory::{LaunchMemory, Tracking};
-#[cfg(feature = "nvtx")]
-use crate::uses::INLINE;
+use crate::submit::Stream;
 use crate::uses::LaunchUses;
 use crate::windows::{self, Windows};
 use crate::{LaunchError, PrepareError, PreparedLaunch};
@@ -141,8 +133,10 @@ impl LaunchRecorder {
         let resource = ctx.resource();
         let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
         let mut windows = Windows::new(Arc::clone(streams), Arc::clone(resource), stream.id());
-        self.open(&mut windows, &**resource, &stream)?;
-        let declared = self.declare(streams.device(), Some(&stream));
+        self.uses.reject_or_skip_untracked(&stream, &**resource)?;
+        let named = Stream { guard: &stream, id: self.stream };
+        self.uses.open(&mut windows, named, self.timeout)?;
+        let declared = self.uses.declare(streams.device(), Some(&stream));
         Ok(PreparedLaunch::new(windows, stream.id(), &self.uses, declared))
     }
 
@@ -255,22 +249,13 @@ impl LaunchRecorder {
         M: LaunchMemory,
     {
         self.is_consumed = true;
-        let streams = ctx.streams();
         let resource = ctx.resource();
-        let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
+        let stream = ctx.streams().enter(self.stream).map_err(|error| self.refused(error))?;
         memory.record(&mut self.uses);
         memory.reject_untracked(&Tracking { stream: &stream, resource: &**resource })?;
-        let mut windows = Windows::new(&**streams, &**resource, stream.id());
-        self.open(&mut windows, &**resource, &stream)?;
-        let others = OtherStreams::new(&stream);
-        let launched = Launched::new(&others, &mut windows);
-        let declared = match Declaration::is_compared() {
-            false => None,
-            true => self.declare(streams.device(), None),
-        };
-        let enqueued = self.restricted(|| enqueue(stream.stream(), memory.into_views(&others)));
-        drop(declared);
-        launched.end(enqueued)
+        self.uses.reject_or_skip_untracked(&stream, &**resource)?;
+        let named = Stream { guard: &stream, id: self.stream };
+        self.uses.launch(ctx, named, self.timeout, memory, enqueue)
     }
 
     /// Returns the stream of the launch, as it was passed.
@@ -303,54 +288,8 @@ impl LaunchRecorder {
         Self { stream, uses, timeout: Duration::ZERO, is_consumed: false }
     }
 
-    /// Declares the recorded uses of a strict launch to the simulated driver, for the work that
-    /// this thread submits to `stream`, or to all streams. The work of a permissive launch may
-    /// access anything.
-    #[cold]
-    #[inline(never)]
-    fn declare(&self, device: &Device, stream: Option<&StreamGuard<'_>>) -> Option<Declaration> {
-        let uses = (self.mode() == LaunchMode::Strict).then(|| self.uses.iter());
-        Declaration::begin(device, stream, uses)
-    }
-
-    /// Runs `work`. Under memcheck its kernels are restricted to the recorded uses.
-    #[cfg(feature = "nvtx")]
-    fn restricted<T>(&self, work: impl FnOnce() -> T) -> T {
-        dmr_nvtx::range(c"launch", || match self.mode() {
-            LaunchMode::Strict => {
-                let uses: SmallVec<[_; INLINE]> = self.uses.iter().copied().collect();
-                dmr_nvtx::restricted(&uses, work)
-            }
-            LaunchMode::Permissive => dmr_nvtx::unrestricted(work),
-        })
-    }
-
-    #[cfg(not(feature = "nvtx"))]
-    fn restricted<T>(&self, work: impl FnOnce() -> T) -> T {
-        work()
-    }
-
-    /// Opens all windows or none.
-    #[inline]
-    fn open<S: Deref<Target = StreamPool>, R: DeviceMemoryResource>(
-        &mut self,
-        windows: &mut Windows<S, R>,
-        resource: &dyn DeviceMemoryResource,
-        stream: &StreamGuard<'_>,
-    ) -> Result<(), PrepareError> {
-        self.uses.reject_or_skip_untracked(stream, resource)?;
-        let opened = match windows.open(stream, &self.uses) {
-            Err(ResourceError::WindowConflict { .. }) if !self.timeout.is_zero() => {
-                windows.open_within(self.timeout, stream, &self.uses)
-            }
-            opened => opened,
-        };
-        opened.map_err(|error| self.refused(error))
-    }
-
     fn refused(&self, source: ResourceError) -> PrepareError {
-        let columns = self.uses.named_columns();
-        PrepareError::Resource { stream: self.stream, source, columns }
+        self.uses.refused(self.stream, source)
     }
 }
 

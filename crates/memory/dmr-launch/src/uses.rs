@@ -155,54 +155,71 @@ impl LaunchUses {
         }
     }
 
+    /// Refuses the launch if uses of its memory are not tracked.
+    pub(crate) fn reject_untracked(
+        &self,
+        worker: &StreamGuard<'_>,
+        resource: &dyn DeviceMemoryResource,
+    ) -> Result<(), PrepareError> {
+        let stream = worker.id();
+        if let Some(memory) = &self.external {
+            return Err(PrepareError::External { stream, memory: memory.clone() });
+        }
+        PeerUses::reject_untracked(&self.peers, stream)?;
+        let Some(first) = self.first_unordered(worker, resource) else { return Ok(()) };
+        let block = self.list[first].block;
+        let generation = block.generation();
+        let memory = RefusedMemory::Block { generation, column: self.column(first) };
+        Err(if is_foreign(block, worker) {
+            PrepareError::other_pool(block, memory, worker)
+        } else {
+            let source = ResourceError::not_tracked(stream);
+            PrepareError::Untracked { stream, memory, source }
+        })
+    }
+
     /// Skips all memory whose uses are not tracked, or refuses the launch, by the mode.
+    #[inline]
     pub(crate) fn reject_or_skip_untracked(
         &mut self,
         worker: &StreamGuard<'_>,
         resource: &dyn DeviceMemoryResource,
     ) -> Result<(), PrepareError> {
-        let pool = worker.pool().id();
-        let stream = worker.id();
-        if let Some(memory) = self.external.take() {
-            return Err(PrepareError::External { stream, memory });
+        match self.mode {
+            LaunchMode::Strict => self.reject_untracked(worker, resource),
+            LaunchMode::Permissive => {
+                self.skip_untracked(worker, resource);
+                Ok(())
+            }
         }
-        if !self.peers.is_empty() {
-            self.skipped += PeerUses::reject_or_skip_untracked(&mut self.peers, self.mode, stream)?;
+    }
+
+    fn skip_untracked(&mut self, worker: &StreamGuard<'_>, resource: &dyn DeviceMemoryResource) {
+        self.skipped += PeerUses::skip_untracked(&mut self.peers);
+        while let Some(index) = self.first_unordered(worker, resource) {
+            self.list.remove(index);
+            if index < self.columns.len() {
+                self.columns.remove(index);
+            }
+            self.pinned -= usize::from(index < self.pinned);
+            self.skipped += 1;
         }
-        let is_foreign = |block: BlockId| block.alloc_stream().pool() != Some(pool);
+    }
+
+    /// Returns the index of the first use that is not tracked.
+    fn first_unordered(
+        &self,
+        worker: &StreamGuard<'_>,
+        resource: &dyn DeviceMemoryResource,
+    ) -> Option<usize> {
         let pinned = self.pinned;
         let tracks = self.list.len() == pinned || resource.supports_block_use_tracking();
         // Host memory is never left out: its windows open whatever its resource claims, or the
         // launch is refused.
         let untracked = |block: BlockId| !tracks && !block.slot().is_of_host_memory();
-        let unordered = |index, block| (index >= pinned && untracked(block)) || is_foreign(block);
-        let mut uses = self.list.iter().enumerate();
-        let Some(first) = uses.position(|(index, known)| unordered(index, known.block)) else {
-            return Ok(());
-        };
-        if self.mode == LaunchMode::Strict {
-            let block = self.list[first].block;
-            let generation = block.generation();
-            let column = self.column(first);
-            let memory = RefusedMemory::Block { generation, column };
-            return Err(if is_foreign(block) {
-                PrepareError::other_pool(block, memory, worker)
-            } else {
-                let source = ResourceError::not_tracked(stream);
-                PrepareError::Untracked { stream, memory, source }
-            });
-        }
-        for index in (first..self.list.len()).rev() {
-            if unordered(index, self.list[index].block) {
-                self.list.remove(index);
-                if index < self.columns.len() {
-                    self.columns.remove(index);
-                }
-                self.pinned -= usize::from(index < pinned);
-                self.skipped += 1;
-            }
-        }
-        Ok(())
+        self.list.iter().enumerate().position(|(index, known)| {
+            (index >= pinned && untracked(known.block)) || is_foreign(known.block, worker)
+        })
     }
 
     /// Returns the columns of the launch, with their blocks.
@@ -210,4 +227,8 @@ impl LaunchUses {
         let columns = self.list.iter().zip(&self.columns);
         columns.filter_map(|(used, column)| Some(((*column)?, used.block.generation()))).collect()
     }
+}
+
+fn is_foreign(block: BlockId, worker: &StreamGuard<'_>) -> bool {
+    block.alloc_stream().pool() != Some(worker.pool().id())
 }
