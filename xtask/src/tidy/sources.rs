@@ -22,6 +22,7 @@ const UNSAFE_CRATES: &[(&str, &str)] = &[
     ("crates/memory/dmr-cuda-direct/", "calls the driver"),
     ("crates/memory/dmr-cuda-virtual/", "calls the driver"),
     ("crates/tools/dmr-fake/", "its resource makes blocks"),
+    ("crates/memory/dmr-graphs/", "calls the driver, which captures and launches graphs"),
     ("crates/tools/dmr-inference/", "launches kernels"),
     ("crates/memory/dmr-launch/", "implements the traits of cudarc, and lends its slices"),
     ("crates/memory/dmr-nvtx/", "calls the functions of a tool"),

@@ -42,6 +42,7 @@
 //! | lease a stream | [`acquire`](dmr_streams::StreamPool::acquire) of the runtime's [`streams`](DeviceRuntime::streams) |
 //! | hold elements on the device | [`DeviceBuffer`](dmr_buffer::DeviceBuffer), its views and [`PinnedBuffer`](dmr_buffer::PinnedBuffer) |
 //! | launch a kernel, or cuBLAS | [`LaunchRecorder`](dmr_launch::LaunchRecorder) |
+//! | capture work once and replay it | [`Graph`](dmr_graphs::Graph) |
 //! | give a query its own limits | [`DeviceRuntime::tenant_builder`] |
 //! | handle a shortage of memory | [`Error::is_out_of_memory`] |
 //! | await the device | [`completed`](dmr_streams::StreamPool::completed), [`to_host_async`](dmr_buffer::DeviceBuffer::to_host_async) |
@@ -142,6 +143,7 @@ pub use dmr_cuda_async;
 pub use dmr_cuda_direct;
 #[cfg(feature = "pool")]
 pub use dmr_cuda_virtual;
+pub use dmr_graphs;
 pub use dmr_launch;
 #[cfg(feature = "nvtx")]
 pub use dmr_nvtx;
@@ -183,6 +185,7 @@ pub mod prelude {
     pub use dmr_cuda_direct::DirectCudaResource;
     #[cfg(feature = "pool")]
     pub use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
+    pub use dmr_graphs::{Capture, CaptureMode, Graph};
     pub use dmr_launch::{LaunchError, LaunchRecorder, Reads, ReadsAndWrites, Writes};
     pub use dmr_pinned::{PinnedKind, PinnedResource};
     #[cfg(feature = "pool")]

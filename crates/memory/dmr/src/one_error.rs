@@ -6,6 +6,7 @@ use cudarc::driver::{DriverError, sys};
 use dmr_buffer::{BufferError, GiveAwayError, Pod};
 use dmr_core::virtual_memory::{DestroyError, ReleaseError};
 use dmr_core::{DeallocateError, ResourceError};
+use dmr_graphs::CaptureError;
 use dmr_launch::{LaunchError, PrepareError};
 use dmr_slices::AdoptSliceError;
 use dmr_streams::DeviceError;
@@ -62,6 +63,10 @@ pub enum Error {
     /// An error of a launch, whose closure's error was converted as well.
     #[error(transparent)]
     Launch(Box<LaunchError<Error>>),
+
+    /// An error of a capture, whose closure's error was converted as well.
+    #[error(transparent)]
+    Capture(Box<CaptureError<Error>>),
 
     /// An error of spilling. A buffer that was not inserted into a registry was dropped.
     #[cfg(feature = "spill")]
@@ -137,6 +142,10 @@ impl Error {
                 LaunchError::Enqueue { error, .. } => error.is_out_of_memory(),
                 _ => self.is_refusal_of_memory(),
             },
+            Self::Capture(error) => match &**error {
+                CaptureError::Work(error) => error.is_out_of_memory(),
+                _ => self.is_refusal_of_memory(),
+            },
             Self::Buffer(error) => {
                 matches!(**error, BufferError::TooLong { .. }) || self.is_refusal_of_memory()
             }
@@ -182,6 +191,13 @@ impl Error {
                 ) => Some(source),
                 LaunchError::Enqueue { error, .. } => error.resource_error(),
                 LaunchError::View(error) | LaunchError::Finish(error) => Some(error),
+                _ => None,
+            },
+            Self::Capture(error) => match &**error {
+                CaptureError::Work(error) => error.resource_error(),
+                CaptureError::Begin(error)
+                | CaptureError::End(error)
+                | CaptureError::Instantiate(error) => Some(error),
                 _ => None,
             },
             #[cfg(feature = "spill")]
@@ -286,6 +302,12 @@ impl From<Infallible> for Error {
 impl<E: Into<Error>> From<LaunchError<E>> for Error {
     fn from(error: LaunchError<E>) -> Self {
         Self::Launch(Box::new(error.map_enqueue(E::into)))
+    }
+}
+
+impl<E: Into<Error>> From<CaptureError<E>> for Error {
+    fn from(error: CaptureError<E>) -> Self {
+        Self::Capture(Box::new(error.map_work(E::into)))
     }
 }
 

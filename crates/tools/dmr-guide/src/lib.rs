@@ -40,6 +40,7 @@ pages! {
     Environment: "../../../../docs/src/guide/environment.md",
     Errors: "../../../../docs/src/guide/errors.md",
     GettingStarted: "../../../../docs/src/guide/getting-started.md",
+    Graphs: "../../../../docs/src/guide/graphs.md",
     GpuTests: "../../../../docs/src/guide/gpu-tests.md",
     OutOfMemory: "../../../../docs/src/guide/out-of-memory.md",
     Pool: "../../../../docs/src/guide/pool.md",

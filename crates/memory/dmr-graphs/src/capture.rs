@@ -1,0 +1,227 @@
+//! A capture in progress: its stream, the streams that have joined it, and the memory that its work
+//! uses.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use cudarc::driver::result;
+use cudarc::driver::sys::CUstreamCaptureMode;
+use dmr_core::{AllocTag, ResourceResult, StreamId};
+use dmr_launch::Footprint;
+use dmr_streams::event::DriverEvent;
+use dmr_streams::{KernelArg, StreamGuard, TrackedMemory};
+
+use crate::executable::Template;
+
+/// The calls that a capture forbids meanwhile. In each mode they are calls that may synchronise,
+/// such as `cuMemAlloc` and `cuEventQuery`; calls of this library are never among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CaptureMode {
+    /// Calls of every thread of the process: one of them ends the capture as invalid.
+    Global,
+    /// Calls of the capturing thread.
+    #[default]
+    ThreadLocal,
+    /// No calls.
+    Relaxed,
+}
+
+impl CaptureMode {
+    fn of_driver(self) -> CUstreamCaptureMode {
+        match self {
+            Self::Global => CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
+            Self::ThreadLocal => CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+            Self::Relaxed => CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+        }
+    }
+}
+
+/// A capture in progress: the argument of the closure of [`Graph::capture`](crate::Graph::capture).
+///
+/// Record the memory that the work uses, and enqueue the work on [`stream`](Self::stream). Nothing
+/// of it runs meanwhile.
+///
+/// Calls of the library on the stream are refused with
+/// [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing), and the capture stays valid:
+/// allocations, copies, launches of a recorder. Make them before the capture.
+pub struct Capture<'c> {
+    origin: &'c StreamGuard<'c>,
+    /// Streams that have joined the capture and that it has not waited for since.
+    forks: Vec<StreamGuard<'c>>,
+    /// The events between the streams. They live until the capture ends.
+    events: Vec<DriverEvent>,
+    pub(crate) footprint: Footprint,
+    pub(crate) kept: Vec<Box<dyn Any + Send + Sync>>,
+    is_ended: bool,
+}
+
+/// A stream that has joined a capture.
+#[derive(Debug)]
+pub struct Fork {
+    id: StreamId,
+    stream: Arc<CudaStream>,
+}
+
+impl Fork {
+    /// Returns the stream to enqueue work on that runs beside that of the capture's stream.
+    #[must_use]
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+}
+
+impl<'c> Capture<'c> {
+    pub(crate) fn begin(origin: &'c StreamGuard<'c>, mode: CaptureMode) -> ResourceResult<Self> {
+        let device = origin.device();
+        device.bind()?;
+        origin.refuse_capture()?;
+        // SAFETY: the stream is alive while there is a guard.
+        unsafe { result::stream::begin_capture(origin.stream().cu_stream(), mode.of_driver()) }
+            .map_err(|error| device.driver_error("cuStreamBeginCapture", error))?;
+        Ok(Self {
+            origin,
+            forks: Vec::new(),
+            events: Vec::new(),
+            footprint: Footprint::new(),
+            kept: Vec::new(),
+            is_ended: false,
+        })
+    }
+
+    /// Returns the stream to enqueue the work on.
+    #[must_use]
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        self.origin.stream()
+    }
+
+    /// Records that the work reads this memory. The returned value goes into
+    /// `launch_builder().arg(..)`.
+    pub fn read<M: TrackedMemory + ?Sized>(&mut self, memory: &M) -> KernelArg {
+        self.footprint.read(memory)
+    }
+
+    /// Records that the work overwrites this memory.
+    pub fn write<M: TrackedMemory + ?Sized>(&mut self, memory: &mut M) -> KernelArg {
+        self.footprint.write(memory)
+    }
+
+    /// Records that the work reads and writes this memory.
+    pub fn read_write<M: TrackedMemory + ?Sized>(&mut self, memory: &mut M) -> KernelArg {
+        self.footprint.read_write(memory)
+    }
+
+    /// Records a [`read`](Self::read), with the name of the column for messages.
+    pub fn read_column<M: TrackedMemory + ?Sized>(
+        &mut self,
+        name: AllocTag,
+        column: &M,
+    ) -> KernelArg {
+        self.footprint.read_column(name, column)
+    }
+
+    /// Records a [`write`](Self::write), with the name of the column for messages.
+    pub fn write_column<M: TrackedMemory + ?Sized>(
+        &mut self,
+        name: AllocTag,
+        column: &mut M,
+    ) -> KernelArg {
+        self.footprint.write_column(name, column)
+    }
+
+    /// Keeps a value until the graph is dropped, such as a module or the workspace of a library.
+    pub fn keep(&mut self, value: impl Any + Send + Sync) {
+        self.kept.push(Box::new(value));
+    }
+
+    /// Lets a stream of the same pool join the capture, after all work that was captured on the
+    /// capture's stream so far. It belongs to the capture until that ends, and is waited for by
+    /// then at the latest.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse) for a stream of another pool or of a
+    /// returned lease; [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing) if it captures
+    /// already; [`Driver`](dmr_core::ResourceError::Driver).
+    pub fn fork(&mut self, stream: impl Into<StreamId>) -> ResourceResult<Fork> {
+        let forked = self.origin.pool().enter(stream.into())?;
+        forked.refuse_capture()?;
+        let fork = Fork { id: forked.id(), stream: Arc::clone(forked.stream()) };
+        // From here on it is waited for, also if the wait has failed.
+        self.forks.push(forked);
+        let event = DriverEvent::new(self.origin.device())?;
+        event.record_on_other(self.origin.stream())?;
+        event.make_other_wait(&fork.stream)?;
+        self.events.push(event);
+        Ok(fork)
+    }
+
+    /// Makes the capture's stream wait for all work that was captured on a fork.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](dmr_core::ResourceError::Driver): the capture is invalid then.
+    pub fn join(&mut self, fork: Fork) -> ResourceResult<()> {
+        self.wait_for(&fork.stream)?;
+        self.forks.retain(|forked| forked.id() != fork.id);
+        Ok(())
+    }
+
+    fn wait_for(&mut self, stream: &CudaStream) -> ResourceResult<()> {
+        let event = DriverEvent::new(self.origin.device())?;
+        event.record_on_other(stream)?;
+        event.make_other_wait(self.origin.stream())?;
+        self.events.push(event);
+        Ok(())
+    }
+
+    /// Joins the forks that are left, and ends the capture. It has ended, also on an error.
+    pub(crate) fn end(&mut self) -> ResourceResult<Template> {
+        let mut joined = Ok(());
+        for forked in std::mem::take(&mut self.forks) {
+            // One that has left the capture, or never joined it, has nothing to wait for.
+            if forked.is_capturing().unwrap_or(false) {
+                joined = joined.and(self.wait_for(forked.stream()));
+            }
+        }
+        self.is_ended = true;
+        let mut ended = self.end_once();
+        if ended.is_err() && self.origin.is_capturing() != Ok(false) {
+            // The call has not reached the stream: a capture that is invalid has ended by now.
+            let again = self.end_once();
+            ended = ended.and(again);
+        }
+        let template = ended?;
+        joined.map(|()| template)
+    }
+
+    fn end_once(&self) -> ResourceResult<Template> {
+        let device = self.origin.device();
+        device.bind()?;
+        // SAFETY: the stream is alive while there is a guard.
+        unsafe { result::stream::end_capture(self.origin.stream().cu_stream()) }
+            .map(|graph| Template::new(graph, device))
+            .map_err(|error| device.driver_error("cuStreamEndCapture", error))
+    }
+}
+
+/// Ends the capture, as after a panic of the closure.
+impl Drop for Capture<'_> {
+    fn drop(&mut self) {
+        if !self.is_ended {
+            drop(self.end());
+        }
+    }
+}
+
+impl fmt::Debug for Capture<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Capture")
+            .field("stream", &self.origin.id())
+            .field("forks", &self.forks.len())
+            .field("footprint", &self.footprint)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,201 @@
+//! A graph: what was captured, and the memory that each replay uses.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cudarc::driver::CudaGraph;
+use dmr_core::sync::lock;
+use dmr_core::{DeviceMemoryResource, ResourceError, StreamId};
+use dmr_launch::{Footprint, LaunchError};
+use dmr_streams::{DeviceContext, StreamPool};
+
+use crate::capture::{Capture, CaptureMode};
+use crate::error::CaptureError;
+use crate::executable::{Executable, Template};
+
+/// Captured work that can be launched again and again.
+///
+/// A launch is one use of all memory that was recorded in the capture, as a launch of a
+/// [`LaunchRecorder`](dmr_launch::LaunchRecorder) is: it waits for what other streams do with that
+/// memory, and later uses wait for it. It costs one look at each block and one event, whatever the
+/// number of nodes. Launches of one graph run one after the other, also on different streams: the
+/// driver orders them.
+///
+/// A graph keeps no block alive. A launch after a block was freed is
+/// [`UseAfterFree`](ResourceError::UseAfterFree), and launches nothing.
+///
+/// Dropping it does not wait: replays in flight go on.
+pub struct Graph {
+    context: Context,
+    footprint: Footprint,
+    executable: Mutex<Executable>,
+    /// Values that the captures keep. Dropped after the executable graph.
+    kept: Vec<Box<dyn Any + Send + Sync>>,
+}
+
+/// The resource that tracks the memory, and the streams that the graph is launched on.
+struct Context {
+    resource: Arc<dyn DeviceMemoryResource>,
+    streams: Arc<StreamPool>,
+}
+
+impl DeviceContext for Context {
+    fn resource(&self) -> &Arc<dyn DeviceMemoryResource> {
+        &self.resource
+    }
+
+    fn streams(&self) -> &Arc<StreamPool> {
+        &self.streams
+    }
+}
+
+/// The results of a capture.
+struct Captured {
+    template: Template,
+    footprint: Footprint,
+    kept: Vec<Box<dyn Any + Send + Sync>>,
+}
+
+impl Graph {
+    /// Captures what `work` enqueues on a stream.
+    ///
+    /// If `work` fails or panics, the capture ends without a graph. No memory is allocated in a
+    /// capture: allocate before.
+    ///
+    /// # Errors
+    ///
+    /// See [`CaptureError`]. The stream does not capture afterwards.
+    ///
+    /// # Safety
+    ///
+    /// At each launch of the graph the captured work accesses only
+    ///
+    /// - memory that `work` has recorded, in the recorded way, and
+    /// - memory that is valid until the graph is dropped and its last replay is done, and that
+    ///   nothing else writes meanwhile: of the host, of modules, of values that it
+    ///   [keeps](Capture::keep).
+    ///
+    /// Between begin and end no capture of these streams is ended or begun by anything else, and no
+    /// other thread submits to them.
+    pub unsafe fn capture<C, E>(
+        ctx: &C,
+        stream: impl Into<StreamId>,
+        mode: CaptureMode,
+        work: impl FnOnce(&mut Capture<'_>) -> Result<(), E>,
+    ) -> Result<Self, CaptureError<E>>
+    where
+        C: DeviceContext + ?Sized,
+    {
+        let streams = Arc::clone(ctx.streams());
+        let context = Context { resource: Arc::clone(ctx.resource()), streams };
+        let captured = captured(&context, stream.into(), mode, work)?;
+        let executable = captured.template.instantiate().map_err(CaptureError::Instantiate)?;
+        let Captured { footprint, kept, .. } = captured;
+        Ok(Self { context, footprint, executable: Mutex::new(executable), kept })
+    }
+
+    /// Takes over a graph of cudarc. Each launch uses the memory of `footprint`, as each launch of
+    /// a captured graph uses what was recorded.
+    ///
+    /// # Safety
+    ///
+    /// As [`capture`](Self::capture). The graph is of the context's device, and holds the only
+    /// reference to its executable graph.
+    pub unsafe fn adopt<C>(ctx: &C, graph: CudaGraph, footprint: Footprint) -> Self
+    where
+        C: DeviceContext + ?Sized,
+    {
+        let streams = Arc::clone(ctx.streams());
+        let context = Context { resource: Arc::clone(ctx.resource()), streams };
+        let executable = Mutex::new(Executable::Adopted(graph));
+        Self { context, footprint, executable, kept: Vec::new() }
+    }
+
+    /// Makes each launch wait up to `timeout` while another stream has a conflicting window open,
+    /// instead of being refused at once.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.footprint = self.footprint.with_timeout(timeout);
+        self
+    }
+
+    /// Launches the graph on any stream of its pool: one use of all its memory.
+    ///
+    /// # Errors
+    ///
+    /// See [`LaunchError`]. A block that was freed is
+    /// [`UseAfterFree`](ResourceError::UseAfterFree), and nothing is launched. A stream that
+    /// captures is [`StreamCapturing`](ResourceError::StreamCapturing): a graph does not become
+    /// part of another one.
+    pub fn launch(&self, stream: impl Into<StreamId>) -> Result<(), LaunchError<ResourceError>> {
+        self.footprint.launch(&self.context, stream, |stream| {
+            let executable = lock(&self.executable);
+            // SAFETY: the stream is alive while it is borrowed, and the graph is locked.
+            unsafe { executable.launch(self.context.streams.device(), stream.cu_stream()) }
+        })
+    }
+
+    /// Captures again, and launches what was captured from now on. If it has the nodes and edges
+    /// of before, only parameters change, which costs less than a new graph: addresses, sizes,
+    /// arguments of kernels. Replays in flight go on with what they were launched with.
+    ///
+    /// # Errors
+    ///
+    /// See [`CaptureError`]. The graph is as before.
+    ///
+    /// # Safety
+    ///
+    /// As [`capture`](Self::capture).
+    pub unsafe fn update<E>(
+        &mut self,
+        stream: impl Into<StreamId>,
+        mode: CaptureMode,
+        work: impl FnOnce(&mut Capture<'_>) -> Result<(), E>,
+    ) -> Result<(), CaptureError<E>> {
+        let Captured { template, footprint, kept } =
+            captured(&self.context, stream.into(), mode, work)?;
+        let executable = self.executable.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !template.update(executable).map_err(CaptureError::Instantiate)? {
+            *executable = template.instantiate().map_err(CaptureError::Instantiate)?;
+        }
+        self.footprint = footprint.with_timeout(self.footprint.timeout());
+        // What is in flight may use what was kept so far.
+        self.kept.extend(kept);
+        Ok(())
+    }
+
+    /// Returns the number of different blocks, and parts of blocks, that a launch uses.
+    #[must_use]
+    pub fn recorded_count(&self) -> usize {
+        self.footprint.recorded_count()
+    }
+}
+
+/// Captures what `work` enqueues.
+fn captured<E>(
+    context: &Context,
+    stream: StreamId,
+    mode: CaptureMode,
+    work: impl FnOnce(&mut Capture<'_>) -> Result<(), E>,
+) -> Result<Captured, CaptureError<E>> {
+    let guard = context.streams.enter(stream).map_err(CaptureError::Begin)?;
+    let mut capture = Capture::begin(&guard, mode).map_err(CaptureError::Begin)?;
+    let worked = work(&mut capture);
+    let ended = capture.end();
+    worked.map_err(CaptureError::Work)?;
+    let template = ended.map_err(CaptureError::End)?;
+    let footprint = std::mem::take(&mut capture.footprint);
+    let kept = std::mem::take(&mut capture.kept);
+    Ok(Captured { template, footprint, kept })
+}
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Graph")
+            .field("footprint", &self.footprint)
+            .field("kept", &self.kept.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,54 @@
+//! G1, G2: whichever driver call fails, no capture is left and no memory, and the next graph works.
+
+use cudarc::driver::DriverError;
+use dmr_launch::LaunchRecorder;
+use dmr_testkit::for_each_driver_call;
+
+use crate::scene::{Context, capture, copy, fill};
+
+const UNKNOWN: i32 = 999;
+
+#[test]
+fn a_call_that_fails_in_a_capture_or_a_launch_leaves_everything_usable() {
+    let calls = for_each_driver_call(
+        UNKNOWN,
+        |rig| {
+            let ctx = Context::new(rig);
+            let [a, b] = [rig.stream(), rig.stream()];
+            let mut x = ctx.block(&a);
+            let mut launch = LaunchRecorder::new_strict(&a);
+            launch.write(&mut x);
+            launch.launch(&ctx, |on| fill(on, &mut x, 1)).unwrap();
+            let y = ctx.block(&a);
+            (ctx, a, b, [x, y])
+        },
+        |rig, (ctx, a, b, [x, mut y])| {
+            for _ in 0..2 {
+                let graph = capture(&ctx, &b, |capture| {
+                    capture.read(&x);
+                    capture.write(&mut y);
+                    let fork = capture.fork(&a).map_err(|error| error.to_string())?;
+                    copy(fork.stream(), &x, &mut y).map_err(|error: DriverError| error.to_string())
+                });
+                if let Ok(graph) = graph {
+                    let _ = graph.launch(&b);
+                    let _ = graph.launch(&a);
+                }
+            }
+            rig.universe().clear_faults();
+            let last = capture(&ctx, &b, |capture| {
+                capture.read(&x);
+                capture.write(&mut y);
+                copy(capture.stream(), &x, &mut y)
+            });
+            last.unwrap().launch(&a).unwrap();
+            for block in [x, y] {
+                ctx.resource.deallocate(block).unwrap();
+            }
+            ctx.resource.reap_pending().unwrap();
+            assert_eq!(ctx.resource.bytes_outstanding(), 0);
+            rig.verdict().unwrap();
+        },
+    );
+    assert!(calls > 20, "{calls} calls");
+}

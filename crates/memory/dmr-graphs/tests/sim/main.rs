@@ -1,0 +1,9 @@
+//! The tests of the crate that need the simulated driver.
+
+#![allow(unsafe_code, reason = "captures work of the tests")]
+
+#[path = "../scene/mod.rs"]
+mod scene;
+
+mod g1_failed_calls;
+mod g2_costs_and_races;
