@@ -85,7 +85,7 @@ impl Executable {
         &self,
         device: &Device,
         stream: sys::CUstream,
-    ) -> Result<(), ResourceError> {
+    ) -> Result<(), Box<ResourceError>> {
         device.bind()?;
         let handle = match self {
             Self::Own(own) => own.handle,
@@ -93,7 +93,7 @@ impl Executable {
         };
         // SAFETY: the executable graph is alive; the rest is the caller's obligation.
         unsafe { result::graph::launch(handle, stream) }
-            .map_err(|error| device.driver_error("cuGraphLaunch", error))
+            .map_err(|error| device.driver_error("cuGraphLaunch", error).into())
     }
 }
 

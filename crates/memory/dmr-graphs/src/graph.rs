@@ -129,7 +129,10 @@ impl Graph {
     /// [`UseAfterFree`](ResourceError::UseAfterFree), and nothing is launched. A stream that
     /// captures is [`StreamCapturing`](ResourceError::StreamCapturing): a graph does not become
     /// part of another one.
-    pub fn launch(&self, stream: impl Into<StreamId>) -> Result<(), LaunchError<ResourceError>> {
+    pub fn launch(
+        &self,
+        stream: impl Into<StreamId>,
+    ) -> Result<(), LaunchError<Box<ResourceError>>> {
         self.footprint.launch(&self.context, stream, |stream| {
             let executable = lock(&self.executable);
             // SAFETY: the stream is alive while it is borrowed, and the graph is locked.
