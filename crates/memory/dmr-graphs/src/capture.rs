@@ -8,12 +8,15 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use cudarc::driver::result;
 use cudarc::driver::sys::CUstreamCaptureMode;
-use dmr_core::{AllocTag, ResourceResult, StreamId};
+use dmr_core::{AllocTag, ResourceError, ResourceResult, StreamId};
 use dmr_launch::Footprint;
 use dmr_streams::event::DriverEvent;
 use dmr_streams::{KernelArg, StreamGuard, TrackedMemory};
 
+use crate::arena::Arena;
 use crate::executable::Template;
+use crate::memory::{GraphMemory, GraphPool};
+use crate::order::{ORIGIN, Order};
 
 /// The calls that a capture forbids meanwhile. In each mode they are calls that may synchronise,
 /// such as `cuMemAlloc` and `cuEventQuery`; calls of this library are never among them.
@@ -39,6 +42,50 @@ impl CaptureMode {
     }
 }
 
+/// The options of a capture. A [`CaptureMode`] alone is enough, too.
+#[derive(Clone, Debug, Default)]
+pub struct CaptureOptions {
+    mode: CaptureMode,
+    pool: Option<GraphPool>,
+}
+
+impl CaptureOptions {
+    /// Makes the default options.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the mode.
+    #[must_use]
+    pub fn with_mode(mut self, mode: CaptureMode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Sets the pool that [`Capture::allocate`] uses, which other graphs may share. By default a
+    /// graph has a pool of its own.
+    #[must_use]
+    pub fn with_pool(mut self, pool: &GraphPool) -> Self {
+        self.pool = Some(pool.clone());
+        self
+    }
+
+    pub(crate) fn mode(&self) -> CaptureMode {
+        self.mode
+    }
+
+    pub(crate) fn pool(&self) -> Option<&GraphPool> {
+        self.pool.as_ref()
+    }
+}
+
+impl From<CaptureMode> for CaptureOptions {
+    fn from(mode: CaptureMode) -> Self {
+        Self::new().with_mode(mode)
+    }
+}
+
 /// A capture in progress: the argument of the closure of [`Graph::capture`](crate::Graph::capture).
 ///
 /// Record the memory that the work uses, and enqueue the work on [`stream`](Self::stream). Nothing
@@ -46,11 +93,15 @@ impl CaptureMode {
 ///
 /// Calls of the library on the stream are refused with
 /// [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing), and the capture stays valid:
-/// allocations, copies, launches of a recorder. Make them before the capture.
+/// copies, launches of a recorder, allocations from its resource. Make them before the capture, and
+/// allocate memory for intermediate results with [`allocate`](Self::allocate).
 pub struct Capture<'c> {
     origin: &'c StreamGuard<'c>,
-    /// Streams that have joined the capture and that it has not waited for since.
-    forks: Vec<StreamGuard<'c>>,
+    /// Streams that have joined the capture.
+    forks: Vec<ForkedLane<'c>>,
+    order: Order,
+    pool: GraphPool,
+    arena: Arena,
     /// The events between the streams. They live until the capture ends.
     events: Vec<DriverEvent>,
     pub(crate) footprint: Footprint,
@@ -58,10 +109,17 @@ pub struct Capture<'c> {
     is_ended: bool,
 }
 
+struct ForkedLane<'c> {
+    guard: StreamGuard<'c>,
+    lane: usize,
+    /// The capture's stream has waited for it, and it has not been forked to since.
+    is_joined: bool,
+}
+
 /// A stream that has joined a capture.
 #[derive(Debug)]
 pub struct Fork {
-    id: StreamId,
+    lane: usize,
     stream: Arc<CudaStream>,
 }
 
@@ -74,7 +132,11 @@ impl Fork {
 }
 
 impl<'c> Capture<'c> {
-    pub(crate) fn begin(origin: &'c StreamGuard<'c>, mode: CaptureMode) -> ResourceResult<Self> {
+    pub(crate) fn begin(
+        origin: &'c StreamGuard<'c>,
+        mode: CaptureMode,
+        pool: &GraphPool,
+    ) -> ResourceResult<Self> {
         let device = origin.device();
         device.bind()?;
         origin.refuse_capture()?;
@@ -84,6 +146,9 @@ impl<'c> Capture<'c> {
         Ok(Self {
             origin,
             forks: Vec::new(),
+            order: Order::new(),
+            pool: pool.clone(),
+            arena: pool.arena(),
             events: Vec::new(),
             footprint: Footprint::new(),
             kept: Vec::new(),
@@ -138,7 +203,7 @@ impl<'c> Capture<'c> {
 
     /// Lets a stream of the same pool join the capture, after all work that was captured on the
     /// capture's stream so far. It belongs to the capture until that ends, and is waited for by
-    /// then at the latest.
+    /// then at the latest. After a [`join`](Self::join) it can be forked to again.
     ///
     /// # Errors
     ///
@@ -146,11 +211,16 @@ impl<'c> Capture<'c> {
     /// returned lease; [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing) if it captures
     /// already; [`Driver`](dmr_core::ResourceError::Driver).
     pub fn fork(&mut self, stream: impl Into<StreamId>) -> ResourceResult<Fork> {
-        let forked = self.origin.pool().enter(stream.into())?;
-        forked.refuse_capture()?;
-        let fork = Fork { id: forked.id(), stream: Arc::clone(forked.stream()) };
+        let guard = self.origin.pool().enter(stream.into())?;
+        let joined = self.forks.iter().position(|it| it.is_joined && it.guard.id() == guard.id());
+        match joined {
+            Some(at) => drop(self.forks.swap_remove(at)),
+            None => guard.refuse_capture()?,
+        }
+        let lane = self.order.fork();
+        let fork = Fork { lane, stream: Arc::clone(guard.stream()) };
         // From here on it is waited for, also if the wait has failed.
-        self.forks.push(forked);
+        self.forks.push(ForkedLane { guard, lane, is_joined: false });
         let event = DriverEvent::new(self.origin.device())?;
         event.record_on_other(self.origin.stream())?;
         event.make_other_wait(&fork.stream)?;
@@ -165,8 +235,60 @@ impl<'c> Capture<'c> {
     /// [`Driver`](dmr_core::ResourceError::Driver): the capture is invalid then.
     pub fn join(&mut self, fork: Fork) -> ResourceResult<()> {
         self.wait_for(&fork.stream)?;
-        self.forks.retain(|forked| forked.id() != fork.id);
+        if let Some(joined) = self.forks.iter_mut().find(|it| it.lane == fork.lane) {
+            joined.is_joined = true;
+            self.order.join(fork.lane);
+        }
         Ok(())
+    }
+
+    /// Allocates memory for work on the capture's stream, and on streams that come after it: for
+    /// results that only the captured work uses. It keeps its address in every replay; its bytes
+    /// are undefined when a replay begins.
+    ///
+    /// Memory that was freed in the capture is used again where the new work comes after all that
+    /// was captured before the free, by the order of the streams, forks and joins.
+    ///
+    /// # Errors
+    ///
+    /// Those of the resource, if the pool needs another slab: for instance
+    /// [`OutOfBudget`](dmr_core::ResourceError::OutOfBudget). The capture stays valid.
+    pub fn allocate(&mut self, bytes: usize) -> ResourceResult<GraphMemory<'c>> {
+        self.allocate_on_lane(bytes, ORIGIN)
+    }
+
+    /// Allocates memory as [`allocate`](Self::allocate) does, for work on a fork.
+    ///
+    /// # Errors
+    ///
+    /// As [`allocate`](Self::allocate).
+    pub fn allocate_on(&mut self, fork: &Fork, bytes: usize) -> ResourceResult<GraphMemory<'c>> {
+        self.allocate_on_lane(bytes, fork.lane)
+    }
+
+    /// Frees memory, after all work that was captured so far.
+    pub fn free(&mut self, memory: GraphMemory<'c>) {
+        self.arena.release(memory.address, memory.bytes as u64, self.order.now());
+    }
+
+    fn allocate_on_lane(&mut self, bytes: usize, lane: usize) -> ResourceResult<GraphMemory<'c>> {
+        if bytes == 0 {
+            return Err(ResourceError::zero_size());
+        }
+        let address = match self.arena.acquire(bytes as u64, lane, &self.order) {
+            Some(address) => address,
+            None => {
+                self.pool.grow(bytes, &mut self.arena)?;
+                let acquired = self.arena.acquire(bytes as u64, lane, &self.order);
+                acquired.ok_or_else(|| ResourceError::size_overflow(bytes))?
+            }
+        };
+        Ok(GraphMemory::new(address, bytes))
+    }
+
+    /// Records the slabs of the memory that was allocated.
+    pub(crate) fn record_slabs(&mut self) {
+        self.pool.record(&self.arena, &mut self.footprint);
     }
 
     fn wait_for(&mut self, stream: &CudaStream) -> ResourceResult<()> {
@@ -182,8 +304,8 @@ impl<'c> Capture<'c> {
         let mut joined = Ok(());
         for forked in std::mem::take(&mut self.forks) {
             // One that has left the capture, or never joined it, has nothing to wait for.
-            if forked.is_capturing().unwrap_or(false) {
-                joined = joined.and(self.wait_for(forked.stream()));
+            if !forked.is_joined && forked.guard.is_capturing().unwrap_or(false) {
+                joined = joined.and(self.wait_for(forked.guard.stream()));
             }
         }
         self.is_ended = true;

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use cudarc::driver::CudaGraph;
 use dmr_core::sync::lock;
-use dmr_core::{DeviceMemoryResource, ResourceError, StreamId};
+use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError, StreamId};
 use dmr_launch::{Footprint, LaunchError};
 use dmr_streams::{DeviceContext, StreamPool};
 
-use crate::capture::{Capture, CaptureMode};
+use crate::capture::{Capture, CaptureMode, CaptureOptions};
 use crate::error::CaptureError;
 use crate::executable::{Executable, Template};
+use crate::memory::GraphPool;
 
 /// Captured work that can be launched again and again.
 ///
@@ -31,9 +32,13 @@ pub struct Graph {
     context: Context,
     footprint: Footprint,
     executable: Mutex<Executable>,
+    pool: GraphPool,
     /// Values that the captures keep. Dropped after the executable graph.
     kept: Vec<Box<dyn Any + Send + Sync>>,
 }
+
+/// The tag of the slabs of a graph's own pool.
+const TAG: AllocTag = AllocTag::new("graph");
 
 /// The resource that tracks the memory, and the streams that the graph is launched on.
 struct Context {
@@ -61,8 +66,7 @@ struct Captured {
 impl Graph {
     /// Captures what `work` enqueues on a stream.
     ///
-    /// If `work` fails or panics, the capture ends without a graph. No memory is allocated in a
-    /// capture: allocate before.
+    /// If `work` fails or panics, the capture ends without a graph.
     ///
     /// # Errors
     ///
@@ -82,7 +86,7 @@ impl Graph {
     pub unsafe fn capture<C, E>(
         ctx: &C,
         stream: impl Into<StreamId>,
-        mode: CaptureMode,
+        options: impl Into<CaptureOptions>,
         work: impl FnOnce(&mut Capture<'_>) -> Result<(), E>,
     ) -> Result<Self, CaptureError<E>>
     where
@@ -90,10 +94,12 @@ impl Graph {
     {
         let streams = Arc::clone(ctx.streams());
         let context = Context { resource: Arc::clone(ctx.resource()), streams };
-        let captured = captured(&context, stream.into(), mode, work)?;
+        let options = options.into();
+        let pool = options.pool().cloned().unwrap_or_else(|| GraphPool::new(&context, TAG));
+        let captured = captured(&context, stream.into(), options.mode(), &pool, work)?;
         let executable = captured.template.instantiate().map_err(CaptureError::Instantiate)?;
         let Captured { footprint, kept, .. } = captured;
-        Ok(Self { context, footprint, executable: Mutex::new(executable), kept })
+        Ok(Self { context, footprint, executable: Mutex::new(executable), pool, kept })
     }
 
     /// Takes over a graph of cudarc. Each launch uses the memory of `footprint`, as each launch of
@@ -110,7 +116,8 @@ impl Graph {
         let streams = Arc::clone(ctx.streams());
         let context = Context { resource: Arc::clone(ctx.resource()), streams };
         let executable = Mutex::new(Executable::Adopted(graph));
-        Self { context, footprint, executable, kept: Vec::new() }
+        let pool = GraphPool::new(&context, TAG);
+        Self { context, footprint, executable, pool, kept: Vec::new() }
     }
 
     /// Makes each launch wait up to `timeout` while another stream has a conflicting window open,
@@ -158,7 +165,7 @@ impl Graph {
         work: impl FnOnce(&mut Capture<'_>) -> Result<(), E>,
     ) -> Result<(), CaptureError<E>> {
         let Captured { template, footprint, kept } =
-            captured(&self.context, stream.into(), mode, work)?;
+            captured(&self.context, stream.into(), mode, &self.pool, work)?;
         let executable = self.executable.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !template.update(executable).map_err(CaptureError::Instantiate)? {
             *executable = template.instantiate().map_err(CaptureError::Instantiate)?;
@@ -167,6 +174,12 @@ impl Graph {
         // What is in flight may use what was kept so far.
         self.kept.extend(kept);
         Ok(())
+    }
+
+    /// Returns the pool of the memory that was allocated in its captures.
+    #[must_use]
+    pub fn pool(&self) -> &GraphPool {
+        &self.pool
     }
 
     /// Returns the number of different blocks, and parts of blocks, that a launch uses.
@@ -181,14 +194,18 @@ fn captured<E>(
     context: &Context,
     stream: StreamId,
     mode: CaptureMode,
+    pool: &GraphPool,
     work: impl FnOnce(&mut Capture<'_>) -> Result<(), E>,
 ) -> Result<Captured, CaptureError<E>> {
     let guard = context.streams.enter(stream).map_err(CaptureError::Begin)?;
-    let mut capture = Capture::begin(&guard, mode).map_err(CaptureError::Begin)?;
+    // The home of slabs, which cannot be made while the only other stream captures.
+    drop(context.streams.reclaim_stream().map_err(CaptureError::Begin)?);
+    let mut capture = Capture::begin(&guard, mode, pool).map_err(CaptureError::Begin)?;
     let worked = work(&mut capture);
     let ended = capture.end();
     worked.map_err(CaptureError::Work)?;
     let template = ended.map_err(CaptureError::End)?;
+    capture.record_slabs();
     let footprint = std::mem::take(&mut capture.footprint);
     let kept = std::mem::take(&mut capture.kept);
     Ok(Captured { template, footprint, kept })

@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | [`graph`] | [`Graph`]: capture, launch, update |
 //! | [`capture`] | [`Capture`], what the closure of a capture gets; [`CaptureMode`]; [`Fork`] |
+//! | [`memory`] | [`GraphPool`], [`GraphMemory`]: memory that is allocated in a capture |
 //! | [`error`] | [`CaptureError`] |
 //!
 //! ```no_run
@@ -38,14 +39,18 @@
 
 #![allow(unsafe_code, reason = "calls the CUDA driver, which is a C library")]
 
+mod arena;
 pub mod capture;
 pub mod error;
 mod executable;
 pub mod graph;
+pub mod memory;
+mod order;
 
-pub use capture::{Capture, CaptureMode, Fork};
+pub use capture::{Capture, CaptureMode, CaptureOptions, Fork};
 pub use error::CaptureError;
 pub use graph::Graph;
+pub use memory::{GraphMemory, GraphPool};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

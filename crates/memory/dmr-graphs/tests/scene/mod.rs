@@ -121,12 +121,22 @@ pub(crate) fn copy(
     from: &DeviceBlock,
     to: &mut DeviceBlock,
 ) -> Result<(), DriverError> {
-    // SAFETY: both are of these bytes.
-    unsafe { result::memcpy_dtod_async(to.ptr(), from.ptr(), BYTES, on.cu_stream()) }
+    copy_bytes(on, from.ptr(), to.ptr())
 }
 
 /// Enqueues a fill.
 pub(crate) fn fill(on: &CudaStream, block: &mut DeviceBlock, byte: u8) -> Result<(), DriverError> {
-    // SAFETY: the memory is the block's.
-    unsafe { result::memset_d8_async(block.ptr(), byte, BYTES, on.cu_stream()) }
+    fill_bytes(on, block.ptr(), byte)
+}
+
+/// Enqueues a copy between addresses.
+pub(crate) fn copy_bytes(on: &CudaStream, from: u64, to: u64) -> Result<(), DriverError> {
+    // SAFETY: the tests pass addresses of as many bytes.
+    unsafe { result::memcpy_dtod_async(to, from, BYTES, on.cu_stream()) }
+}
+
+/// Enqueues a fill at an address.
+pub(crate) fn fill_bytes(on: &CudaStream, to: u64, byte: u8) -> Result<(), DriverError> {
+    // SAFETY: as above.
+    unsafe { result::memset_d8_async(to, byte, BYTES, on.cu_stream()) }
 }

@@ -4,7 +4,7 @@ use cudarc::driver::DriverError;
 use dmr_launch::LaunchRecorder;
 use dmr_testkit::for_each_driver_call;
 
-use crate::scene::{Context, capture, copy, fill};
+use crate::scene::{BYTES, Context, capture, copy, copy_bytes, fill};
 
 const UNKNOWN: i32 = 999;
 
@@ -28,7 +28,11 @@ fn a_call_that_fails_in_a_capture_or_a_launch_leaves_everything_usable() {
                     capture.read(&x);
                     capture.write(&mut y);
                     let fork = capture.fork(&a).map_err(|error| error.to_string())?;
-                    copy(fork.stream(), &x, &mut y).map_err(|error: DriverError| error.to_string())
+                    let between = capture.allocate_on(&fork, BYTES);
+                    let between = between.map_err(|error| error.to_string())?;
+                    copy_bytes(fork.stream(), x.ptr(), between.device_ptr())
+                        .and_then(|()| copy_bytes(fork.stream(), between.device_ptr(), y.ptr()))
+                        .map_err(|error: DriverError| error.to_string())
                 });
                 if let Ok(graph) = graph {
                     let _ = graph.launch(&b);

@@ -1,0 +1,211 @@
+//! G4: memory that is allocated in a capture has the same address in each replay, is used again
+//! inside where the order allows it, and is no other memory's meanwhile.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use dmr_core::{AllocTag, ResourceError};
+use dmr_graphs::{Capture, CaptureError, CaptureOptions, Fork, Graph, GraphMemory, GraphPool};
+use dmr_streams::StreamLease;
+use dmr_testkit::Rig;
+
+use crate::scene::{BYTES, Context, Scene, capture, copy_bytes, fill_bytes};
+
+const TAG: AllocTag = AllocTag::new("decode");
+
+/// Captures, on stream `b`: `x` to memory of the graph, `steps` times to other such memory, then to
+/// `y`.
+fn relay(scene: &mut Scene, options: CaptureOptions, steps: usize) -> Graph {
+    let Scene { ctx, b, x, y, .. } = scene;
+    let work = |capture: &mut Capture<'_>| {
+        capture.read(x);
+        capture.write(y);
+        let stream = Arc::clone(capture.stream());
+        let mut from = capture.allocate(BYTES)?;
+        copy_bytes(&stream, x.ptr(), from.device_ptr()).unwrap();
+        for _ in 0..steps {
+            let to = capture.allocate(BYTES)?;
+            copy_bytes(&stream, from.device_ptr(), to.device_ptr()).unwrap();
+            capture.free(std::mem::replace(&mut from, to));
+        }
+        copy_bytes(&stream, from.device_ptr(), y.ptr()).unwrap();
+        Ok::<_, ResourceError>(())
+    };
+    // SAFETY: the work uses the blocks that it records, and memory of the capture.
+    unsafe { Graph::capture(ctx, &*b, options, work) }.unwrap()
+}
+
+#[test]
+fn intermediate_results_are_used_again_inside_and_nothing_else_has_their_memory() {
+    let mut scene = Scene::new(Rig::new());
+    let graph = relay(&mut scene, CaptureOptions::new(), 100);
+    assert_eq!(graph.pool().reserved_bytes(), 2 << 20, "two at a time");
+    assert_eq!(graph.recorded_count(), 3, "x, y, the slab");
+    for pattern in 1..=4 {
+        scene.fill(pattern);
+        graph.launch(&scene.b).unwrap();
+        // Other memory is allocated, written and freed at the same time.
+        let other = scene.ctx.block(&scene.a);
+        fill_bytes(scene.a.stream(), other.ptr(), 0xff).unwrap();
+        scene.check(pattern);
+        scene.ctx.resource.deallocate(other).unwrap();
+    }
+    drop(graph);
+    scene.assert_clean();
+}
+
+#[test]
+fn graphs_that_share_a_pool_have_the_memory_of_the_largest_and_run_one_after_the_other() {
+    let mut scene = Scene::new(Rig::new());
+    let pool = GraphPool::new(&scene.ctx, TAG);
+    let shared = || CaptureOptions::new().with_pool(&pool);
+    let small = relay(&mut scene, shared(), 1);
+    let large = relay(&mut scene, shared(), 7);
+    assert_eq!(pool.reserved_bytes(), 2 << 20);
+    let third = scene.rig.stream();
+    for pattern in 1..=4 {
+        scene.fill(pattern);
+        small.launch(&scene.b).unwrap();
+        large.launch(&third).unwrap();
+        small.launch(&scene.a).unwrap();
+        scene.check(pattern);
+    }
+    // The pool's memory is freed with its last user, after the last replay.
+    drop((pool, small));
+    scene.fill(9);
+    large.launch(&third).unwrap();
+    drop(large);
+    scene.check(9);
+    drop(third);
+    scene.assert_clean();
+}
+
+#[test]
+fn memory_that_a_fork_may_use_is_not_used_again_before_it_is_joined() {
+    let mut scene = Scene::new(Rig::new());
+    let Scene { ctx, a, b, x, y, .. } = &mut scene;
+    let graph = capture(ctx, b, |capture| {
+        capture.read(x);
+        capture.write(y);
+        let main = Arc::clone(capture.stream());
+        let first = capture.allocate(BYTES)?;
+        fill_bytes(&main, first.device_ptr(), 3).unwrap();
+        let fork = capture.fork(&*a)?;
+        copy_bytes(fork.stream(), first.device_ptr(), y.ptr()).unwrap();
+        let address = first.device_ptr();
+        capture.free(first);
+        let second = capture.allocate(BYTES)?;
+        assert_ne!(second.device_ptr(), address);
+        fill_bytes(&main, second.device_ptr(), 4).unwrap();
+        let of_the_fork = capture.allocate_on(&fork, BYTES)?;
+        assert_ne!(of_the_fork.device_ptr(), address);
+        capture.join(fork)?;
+        let third = capture.allocate(BYTES)?;
+        assert_eq!(third.device_ptr(), address);
+        fill_bytes(&main, third.device_ptr(), 5).map_err(|_| ResourceError::not_tracked(b.id()))
+    });
+    let graph = graph.unwrap();
+    graph.launch(&scene.b).unwrap();
+    scene.check(0x0303_0303);
+    drop(graph);
+    scene.assert_clean();
+}
+
+#[test]
+fn a_capture_whose_memory_is_refused_ends_and_loses_nothing() {
+    let scene = Scene::new(Rig::new());
+    let refused = capture(&scene.ctx, &scene.b, |capture| {
+        let _kept = capture.allocate(BYTES)?;
+        assert!(matches!(capture.allocate(0), Err(ResourceError::InvalidSize { .. })));
+        let _more: GraphMemory<'_> = capture.allocate(usize::MAX)?;
+        Ok(())
+    });
+    assert!(matches!(refused, Err(CaptureError::Work(ResourceError::InvalidSize { .. }))));
+    let held = scene.ctx.resource.bytes_outstanding();
+    assert_eq!(held, 2 * BYTES as u64, "the slab was freed with the capture");
+    scene.assert_clean();
+}
+
+/// Work that is captured on one stream, and the memory that it may read.
+#[derive(Default)]
+struct Lane {
+    fork: Option<Fork>,
+    visible: Vec<u64>,
+}
+
+/// Forks, joins, allocates and frees at random. Memory is written once, when it is allocated, and
+/// read by work that comes after that.
+fn random_graph(ctx: &Context, streams: &[StreamLease], pool: &GraphPool, seed: u64) -> Graph {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let options = CaptureOptions::new().with_pool(pool);
+    let work = |capture: &mut Capture<'_>| {
+        let mut memory = HashMap::<u64, GraphMemory<'_>>::new();
+        let mut lanes = vec![Lane::default()];
+        for number in 0..80 {
+            let at = random.usize(..lanes.len());
+            match random.u32(..10) {
+                0 if lanes.len() < streams.len() => {
+                    let fork = capture.fork(&streams[lanes.len()])?;
+                    let visible = lanes[0].visible.clone();
+                    lanes.push(Lane { fork: Some(fork), visible });
+                }
+                1 if lanes.len() > 1 => {
+                    let Lane { fork: Some(fork), visible } = lanes.pop().unwrap() else { continue };
+                    capture.join(fork)?;
+                    lanes[0].visible.extend(visible);
+                }
+                2..=4 if !memory.is_empty() => {
+                    let mut numbers: Vec<_> = memory.keys().copied().collect();
+                    numbers.sort_unstable();
+                    capture.free(memory.remove(&numbers[random.usize(..numbers.len())]).unwrap());
+                }
+                _ => {
+                    let fork = lanes[at].fork.as_ref();
+                    let stream = Arc::clone(fork.map_or(capture.stream(), Fork::stream));
+                    let new = match fork {
+                        Some(fork) => capture.allocate_on(fork, BYTES)?,
+                        None => capture.allocate(BYTES)?,
+                    };
+                    lanes[at].visible.retain(|number| memory.contains_key(number));
+                    match random.choice(&lanes[at].visible) {
+                        Some(from) => {
+                            copy_bytes(&stream, memory[from].device_ptr(), new.device_ptr())
+                        }
+                        None => fill_bytes(&stream, new.device_ptr(), 1),
+                    }
+                    .unwrap();
+                    memory.insert(number, new);
+                    lanes[at].visible.push(number);
+                }
+            }
+        }
+        Ok::<_, ResourceError>(())
+    };
+    // SAFETY: the work uses memory of the capture.
+    unsafe { Graph::capture(ctx, &streams[0], options, work) }.unwrap()
+}
+
+#[test]
+fn random_captures_have_no_race() {
+    let seeds = std::env::var("DMR_GRAPHS").map_or(100, |seeds| seeds.parse().unwrap());
+    for seed in 0..seeds {
+        let rig = Rig::new();
+        let ctx = Context::new(&rig);
+        let streams: Vec<_> = (0..4).map(|_| rig.stream()).collect();
+        let pool = GraphPool::new(&ctx, TAG);
+        let graphs = [0, 1].map(|nth| random_graph(&ctx, &streams, &pool, 2 * seed + nth));
+        let mut random = fastrand::Rng::with_seed(seed);
+        for _ in 0..4 {
+            let graph = &graphs[random.usize(..2)];
+            graph.launch(&streams[random.usize(..4)]).unwrap();
+        }
+        drop((graphs, pool));
+        ctx.resource.reap_pending().unwrap();
+        assert_eq!(ctx.resource.bytes_outstanding(), 0);
+        drop((streams, ctx));
+        if let Err(findings) = rig.verdict() {
+            panic!("seed {seed}: {findings}");
+        }
+        rig.assert_clean();
+    }
+}
