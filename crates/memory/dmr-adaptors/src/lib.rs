@@ -92,11 +92,13 @@
 #[cfg(any(feature = "budget", feature = "logging", feature = "statistics"))]
 mod host;
 mod layer;
+#[cfg(feature = "budget")]
+mod lease;
 #[cfg(any(feature = "aligned", feature = "debug-guard"))]
 mod narrowed;
 #[cfg(feature = "budget")]
 mod sync;
-#[cfg(any(feature = "logging", feature = "statistics"))]
+#[cfg(any(feature = "budget", feature = "logging", feature = "statistics"))]
 mod thread_number;
 
 #[cfg(feature = "aligned")]

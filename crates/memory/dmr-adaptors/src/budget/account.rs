@@ -3,10 +3,10 @@
 use std::iter;
 use std::sync::Arc;
 
-use crossbeam_utils::CachePadded;
 use dmr_core::AllocTag;
 
-use crate::sync::{AtomicI64, AtomicU64, Mutex, Ordering};
+use crate::lease::{Cells, Lease, Room};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// The number of an account in its tree, never used twice.
 pub(super) type AccountId = u64;
@@ -18,7 +18,7 @@ pub(super) const MAX_BYTES: u64 = i64::MAX as u64;
 /// reservation: the bytes of that were charged above it when it was made.
 ///
 /// All of it changes under the lock of the tree, except for the room of the root: any thread
-/// changes that by a single atomic instruction.
+/// changes that, mostly in a cell of its own.
 #[derive(Debug)]
 pub(super) struct Account {
     pub(super) id: AccountId,
@@ -29,7 +29,7 @@ pub(super) struct Account {
     /// The bytes of a reservation; 0 once it has ended.
     reserved: AtomicU64,
     /// The limit less what is charged, in bytes. Negative after the limit was lowered.
-    room: CachePadded<AtomicI64>,
+    room: Cells<Room, Lease>,
 }
 
 impl Account {
@@ -40,13 +40,17 @@ impl Account {
         limit: u64,
     ) -> Self {
         let limit = limit.min(MAX_BYTES);
+        let room = Room::new(signed(limit));
+        // Other accounts than the root change under the lock of the tree.
+        let room =
+            if parent.is_none() { Cells::for_all_threads(room) } else { Cells::single(room) };
         Self {
             id,
             parent,
             name: Mutex::new(name),
             limit: AtomicU64::new(limit),
             reserved: AtomicU64::new(0),
-            room: CachePadded::new(AtomicI64::new(signed(limit))),
+            room,
         }
     }
 
@@ -60,7 +64,7 @@ impl Account {
         let limit = limit.min(if reserved > 0 { reserved } else { MAX_BYTES });
         let before = self.limit.swap(limit, Ordering::Relaxed);
         // By the difference: the root is charged meanwhile, without the lock.
-        self.room.fetch_add(signed(limit) - signed(before), Ordering::AcqRel);
+        self.room.raise_ceiling(signed(limit) - signed(before));
     }
 
     fn reserved(&self) -> u64 {
@@ -83,12 +87,12 @@ impl Account {
 
     /// Returns the bytes that may still be charged to this account.
     pub(super) fn room(&self) -> u64 {
-        unsigned(self.room.load(Ordering::Acquire))
+        unsigned(self.room.room())
     }
 
     /// Returns the bytes that are charged.
     pub(super) fn charged(&self) -> u64 {
-        unsigned(signed(self.limit()).saturating_sub(self.room.load(Ordering::Acquire)))
+        unsigned(signed(self.limit()).saturating_sub(self.room.room()))
     }
 
     /// Returns the reserved bytes that no block uses.
@@ -103,18 +107,14 @@ impl Account {
     /// The room at the instant of the refusal, in bytes.
     #[inline]
     pub(super) fn charge(&self, bytes: u64) -> Result<(), u64> {
-        let bytes = signed(bytes);
-        // The room may be negative, after the limit was lowered.
-        let less = |room: i64| (bytes <= room || bytes == 0).then(|| room - bytes);
-        let before = self.room.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
-        before.map(drop).map_err(unsigned)
+        self.room.change(signed(bytes)).map_err(unsigned)
     }
 
     /// Charges `bytes` to this account alone, even if that exceeds the limit; releases them if they
     /// are negative.
     #[inline]
     pub(super) fn adjust(&self, bytes: i64) {
-        self.room.fetch_sub(bytes, Ordering::AcqRel);
+        self.room.force(bytes);
     }
 
     /// Returns whether this account is `above` or below it.

@@ -15,9 +15,10 @@
 //! # How it works
 //!
 //! A budget is a tree of accounts: what is charged to one is charged to all above it. An account
-//! counts its *room*, which is the limit less what is charged, so that one atomic instruction both
-//! compares with the limit and charges. The root is charged by that instruction alone. A charge of
-//! another account changes several rooms, and takes the lock of the tree to change them together.
+//! counts its *room*, which is the limit less what is charged. Threads charge the root on leases of
+//! its room, in cells that few of them share; a refusal, and every number that is read, calls all
+//! leases in first. A charge of another account changes several rooms, and takes the lock of the
+//! tree to change them together.
 //!
 //! Bytes are charged before the upstream resource is called, and released after it has freed them:
 //! at no instant does it have more than is charged. A block that it has only retired waits in a

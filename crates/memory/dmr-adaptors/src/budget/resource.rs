@@ -63,8 +63,10 @@ use super::tree::{EXISTING, Tree};
 ///
 /// # Cost
 ///
-/// An allocation and a free take one atomic operation each, on the counter that all threads share,
-/// and write the charge to an entry of the block's slot. In a part of a budget
+/// An allocation and a free take one lock each, which few threads share while the room suffices for
+/// leases of all of them, and write the charge to an entry of the block's slot. Near the limit they
+/// take a second lock, which all threads share, and so they do once after a number was read from
+/// the budget. In a part of a budget
 /// ([`sub_budget`](Budget::sub_budget), [`reserve`](Budget::reserve)) they also take a lock of the
 /// whole budget. Blocks without a slot in a use table are charged in a map with a lock.
 pub struct BudgetResource<R: DeviceMemoryResource + 'static> {

@@ -26,9 +26,9 @@ pub(super) const EXISTING: AllocTag = AllocTag::new("(before the budget)");
 
 /// Accounts that charge each other, with a root.
 ///
-/// A charge of the root is one atomic instruction. A charge of any other account takes the lock:
-/// so no thread sees bytes in a part that the whole then refuses, and every refusal is of bytes
-/// that are charged at that instant.
+/// A charge of the root takes no lock of the tree. A charge of any other account does: so no thread
+/// sees bytes in a part that the whole then refuses, and every refusal is of bytes that are charged
+/// at that instant.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) root: Arc<Account>,
@@ -172,17 +172,17 @@ impl Tree {
 
 /// Charges and releases.
 impl Tree {
-    /// Returns whether an account is charged by one atomic instruction.
+    /// Returns whether an account is charged without the lock.
     #[inline]
     fn is_lock_free(&self, account: &Account) -> bool {
-        account.parent.is_none() && self.outer.is_none()
+        account.parent.is_none() && self.outer.is_none() && !self.is_forked()
     }
 
-    /// Charges `bytes` without a lock. Returns `false`, and changes nothing, if they do not fit or
-    /// if the account needs the lock: [`charge`](Self::charge) them then.
+    /// Charges `bytes` without the lock. Returns `false`, and changes nothing, if they do not fit
+    /// or if the account needs the lock: [`charge`](Self::charge) them then.
     #[inline]
     pub(super) fn try_charge(&self, account: &Account, bytes: u64) -> bool {
-        self.is_lock_free(account) && !self.is_forked() && account.charge(bytes).is_ok()
+        self.is_lock_free(account) && account.charge(bytes).is_ok()
     }
 
     /// Charges `bytes` to an account and to all above it, or to none of them.

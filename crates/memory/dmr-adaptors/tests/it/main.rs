@@ -19,6 +19,7 @@ mod a1_rows_sort_into_the_order_of_the_calls;
 mod a2_budget_conformance;
 mod a2_budget_counts_pages;
 mod a2_budget_is_never_exceeded;
+mod a2_budget_leases;
 mod a2_budget_limits;
 mod a2_budget_over_backends;
 mod a2_budget_refusals;
