@@ -92,11 +92,11 @@
 #[cfg(any(feature = "budget", feature = "logging", feature = "statistics"))]
 mod host;
 mod layer;
-#[cfg(feature = "budget")]
+#[cfg(any(feature = "budget", feature = "statistics"))]
 mod lease;
 #[cfg(any(feature = "aligned", feature = "debug-guard"))]
 mod narrowed;
-#[cfg(feature = "budget")]
+#[cfg(any(feature = "budget", feature = "statistics"))]
 mod sync;
 #[cfg(any(feature = "budget", feature = "logging", feature = "statistics"))]
 mod thread_number;

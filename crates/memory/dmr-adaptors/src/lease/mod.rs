@@ -69,6 +69,13 @@ impl<S, C: Default> Cells<S, C> {
         thread_number() as usize & (self.cells.len() - 1)
     }
 
+    /// Locks the cell of the calling thread, which must not hold any of these locks.
+    #[inline]
+    #[cfg(feature = "statistics")]
+    pub(crate) fn own(&self) -> SpinLockGuard<'_, C> {
+        self.cells[self.own_index()].lock()
+    }
+
     /// Locks the shared part.
     pub(crate) fn shared(&self) -> SpinLockGuard<'_, S> {
         self.shared.lock()
@@ -77,6 +84,12 @@ impl<S, C: Default> Cells<S, C> {
     /// Locks a cell. A thread that holds another one must hold the shared lock.
     pub(crate) fn cell(&self, index: usize) -> SpinLockGuard<'_, C> {
         self.cells[index].lock()
+    }
+
+    /// Locks all cells, under the shared lock.
+    #[cfg(feature = "statistics")]
+    pub(crate) fn all(&self) -> Vec<SpinLockGuard<'_, C>> {
+        self.cells.iter().map(|cell| cell.lock()).collect()
     }
 }
 
@@ -179,6 +192,11 @@ impl Lease {
         *self = Self { left: 0, most: 0 };
         left
     }
+
+    #[cfg(feature = "statistics")]
+    pub(crate) const fn left(self) -> i64 {
+        self.left
+    }
 }
 
 /// The rest of a counter's ceiling, beside the leases.
@@ -196,6 +214,11 @@ impl Room {
     #[cfg(feature = "budget")]
     pub(crate) const fn new(left: i64) -> Self {
         Self { left, open: 0, calm: PATIENCE }
+    }
+
+    #[cfg(feature = "statistics")]
+    pub(crate) const fn left(self) -> i64 {
+        self.left
     }
 
     /// Adds to the room, or removes from it, after all leases were called in.

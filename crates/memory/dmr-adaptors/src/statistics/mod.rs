@@ -6,9 +6,9 @@
 //! allocation. Bytes that were freed and that device work may still use are
 //! [`Usage::retired`](dmr_core::Usage::retired) of the upstream resource.
 //!
-//! Every call counts under one lock, so that peaks are exact and a
-//! [`snapshot`](StatisticsResource::snapshot) is of one instant. The lock is never held during a
-//! call to the upstream resource.
+//! Peaks are exact, and a [`snapshot`](StatisticsResource::snapshot) is of one instant. Below its
+//! peak a counter is changed in cells that few threads share; a new peak is counted under one lock.
+//! No lock is held during a call to the upstream resource.
 //!
 //! **Inside or outside.** Outside a pool it counts what the program allocates; inside, what the
 //! pool takes from the driver. Outside an adaptor that retries, a rescued allocation is one
@@ -17,6 +17,8 @@
 mod counts;
 #[cfg(feature = "metrics")]
 mod export;
+#[cfg(all(test, loom))]
+mod models;
 mod report;
 mod scope;
 
@@ -28,7 +30,7 @@ use dmr_core::{
 };
 
 use crate::ResourceLayer;
-use counts::{Counts, Event};
+use counts::{Call, Counts, Event};
 
 #[cfg(feature = "metrics")]
 pub use export::describe_metrics;
@@ -54,7 +56,7 @@ impl<R: DeviceMemoryResource> ResourceLayer<R> for StatisticsLayer {
     type Resource = StatisticsResource<R>;
 
     fn layer(&self, upstream: R) -> StatisticsResource<R> {
-        StatisticsResource { upstream, counts: Counts::new() }
+        StatisticsResource { upstream, counts: Counts::default() }
     }
 }
 
@@ -70,18 +72,16 @@ impl<R> StatisticsResource<R> {
     /// Returns the counts of one instant: the sums over tags and over streams are the overall
     /// counts. A call in progress on another thread is counted, or not yet.
     ///
-    /// Copies the counts of each tag and stream, while other calls wait. Empty in a forked child.
+    /// Adds up the counts of each tag and stream over the cells of all threads, while other calls
+    /// wait. Empty in a forked child.
     #[must_use]
     pub fn snapshot(&self) -> Statistics {
-        let copied = self.counts.lock().map(|counters| counters.statistics());
-        copied.map_or_else(Statistics::default, Statistics::sorted)
+        self.counts.statistics().sorted()
     }
 
     /// Sets each peak to what is current. Scopes keep theirs.
     pub fn reset_peaks(&self) {
-        if let Some(mut counters) = self.counts.lock() {
-            counters.reset_peaks();
-        }
+        self.counts.reset_peaks();
     }
 
     /// Opens a scope, which counts what the calling thread does through this resource until the
@@ -102,9 +102,7 @@ impl<R> StatisticsResource<R> {
 
     #[inline]
     fn count(&self, event: Event, tag: AllocTag, stream: Option<StreamId>) {
-        if let Some(mut counters) = self.counts.lock() {
-            counters.count(event, tag, stream);
-        }
+        self.counts.count(Call { event, tag, stream });
     }
 }
 

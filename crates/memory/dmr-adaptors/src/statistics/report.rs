@@ -6,7 +6,7 @@ use std::fmt;
 use dmr_core::AllocTag;
 use dmr_core::size::human_bytes;
 
-use super::counts::Counters;
+use super::scope::ScopeCounters;
 
 /// A number of bytes or blocks that goes up and down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,15 +18,6 @@ pub struct Counter {
     pub peak: u64,
     /// The sum of all that was added. Never decreases.
     pub total: u64,
-}
-
-impl From<ScopeCounter> for Counter {
-    /// A counter is below zero only after blocks were freed that another resource allocated: then
-    /// it is 0.
-    fn from(counter: ScopeCounter) -> Self {
-        let ScopeCounter { current, peak, total } = counter;
-        Self { current: current.max(0).unsigned_abs(), peak, total }
-    }
 }
 
 /// The counts of a [`StatisticsResource`](super::StatisticsResource) at one instant.
@@ -110,8 +101,8 @@ pub struct ScopeStatistics {
 }
 
 impl ScopeStatistics {
-    pub(super) fn new(tag: AllocTag, counted: Counters) -> Self {
-        let Counters { bytes, blocks, failures } = counted;
+    pub(super) fn new(tag: AllocTag, counted: ScopeCounters) -> Self {
+        let ScopeCounters { bytes, blocks, failures } = counted;
         let frees = counted.frees();
         Self { tag, bytes, allocations: blocks, frees, failures }
     }
@@ -140,10 +131,6 @@ impl ScopeCounter {
     #[inline]
     pub(super) fn subtract(&mut self, amount: u64) {
         self.current = self.current.wrapping_sub_unsigned(amount);
-    }
-
-    pub(super) fn reset_peak(&mut self) {
-        self.peak = self.current.max(0).unsigned_abs();
     }
 }
 

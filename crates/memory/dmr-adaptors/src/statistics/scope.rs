@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 
 use dmr_core::AllocTag;
 
-use super::counts::{Counters, Counts, Event};
-use super::report::ScopeStatistics;
+use super::counts::{Counts, Event};
+use super::report::{ScopeCounter, ScopeStatistics};
 use crate::thread_number::thread_number;
 
 /// Counts what the calling thread does through one resource, from
@@ -28,7 +28,7 @@ pub struct StatisticsScope<'a> {
 
 impl<'a> StatisticsScope<'a> {
     pub(super) fn open(counts: &'a Counts, tag: AllocTag) -> Self {
-        let number = counts.lock().map(|mut counters| counters.scopes.push());
+        let number = counts.own().map(|mut cell| cell.scopes.push());
         Self { counts, tag, number, stays_on_its_thread: PhantomData }
     }
 
@@ -45,9 +45,12 @@ impl<'a> StatisticsScope<'a> {
     }
 
     /// Returns what `read` returns, or zeros if the scope has ended with one around it.
-    fn read(&self, read: impl FnOnce(&mut OpenScopes, u64) -> Option<Counters>) -> ScopeStatistics {
-        let counted = self.number.zip(self.counts.lock());
-        let counted = counted.and_then(|(number, mut counters)| read(&mut counters.scopes, number));
+    fn read(
+        &self,
+        read: impl FnOnce(&mut OpenScopes, u64) -> Option<ScopeCounters>,
+    ) -> ScopeStatistics {
+        let counted = self.number.zip(self.counts.own());
+        let counted = counted.and_then(|(number, mut cell)| read(&mut cell.scopes, number));
         ScopeStatistics::new(self.tag, counted.unwrap_or_default())
     }
 }
@@ -58,7 +61,37 @@ impl Drop for StatisticsScope<'_> {
     }
 }
 
-/// The open scopes of all threads.
+/// The counters of a scope.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ScopeCounters {
+    pub(super) bytes: ScopeCounter,
+    pub(super) blocks: ScopeCounter,
+    pub(super) failures: u64,
+}
+
+impl ScopeCounters {
+    fn count(&mut self, event: Event) {
+        match event {
+            Event::Allocated(bytes) => {
+                self.bytes.add(bytes);
+                self.blocks.add(1);
+            }
+            Event::Grown(bytes) => self.bytes.add(bytes),
+            Event::Freed(bytes) => {
+                self.bytes.subtract(bytes);
+                self.blocks.subtract(1);
+            }
+            Event::Failed => self.failures += 1,
+        }
+    }
+
+    /// Returns the number of blocks freed: those that were allocated and are not there any more.
+    pub(super) fn frees(&self) -> u64 {
+        self.blocks.total.wrapping_sub(self.blocks.current as u64)
+    }
+}
+
+/// The open scopes of the threads of one cell.
 #[derive(Debug, Default)]
 pub(super) struct OpenScopes {
     /// The scopes of each thread that has any, the innermost last.
@@ -69,7 +102,7 @@ pub(super) struct OpenScopes {
 #[derive(Debug)]
 struct OpenScope {
     number: u64,
-    counters: Counters,
+    counters: ScopeCounters,
 }
 
 impl OpenScopes {
@@ -90,13 +123,13 @@ impl OpenScopes {
     /// Opens a scope of the calling thread and returns its number.
     fn push(&mut self) -> u64 {
         self.pushed += 1;
-        let scope = OpenScope { number: self.pushed, counters: Counters::default() };
+        let scope = OpenScope { number: self.pushed, counters: ScopeCounters::default() };
         self.by_thread.entry(thread_number()).or_default().push(scope);
         self.pushed
     }
 
     /// Closes a scope of the calling thread, and those inside it.
-    fn pop(&mut self, number: u64) -> Option<Counters> {
+    fn pop(&mut self, number: u64) -> Option<ScopeCounters> {
         let counted = self.peek(number)?;
         let scopes = self.by_thread.get_mut(&thread_number())?;
         scopes.retain(|scope| scope.number < number);
@@ -107,7 +140,7 @@ impl OpenScopes {
     }
 
     /// Returns what a scope of the calling thread has counted.
-    fn peek(&self, number: u64) -> Option<Counters> {
+    fn peek(&self, number: u64) -> Option<ScopeCounters> {
         let scopes = self.by_thread.get(&thread_number())?;
         Some(scopes.iter().find(|scope| scope.number == number)?.counters)
     }
