@@ -17,7 +17,7 @@ fn failing() -> DriverError {
 
 #[test]
 fn work_that_fails_or_panics_leaves_no_capture() {
-    let mut scene = Scene::new(Rig::new());
+    let mut scene = Scene::new(Rig::new);
     let failed = capture(&scene.ctx, &scene.b, |capture| {
         capture.read(&scene.x);
         copy(capture.stream(), &scene.x, &mut scene.y)?;
@@ -43,7 +43,7 @@ fn work_that_fails_or_panics_leaves_no_capture() {
 
 #[test]
 fn a_call_of_the_library_is_refused_and_the_capture_stays_valid() {
-    let mut scene = Scene::new(Rig::new());
+    let mut scene = Scene::new(Rig::new);
     let Scene { ctx, a, b, x, y, .. } = &mut scene;
     let graph = capture(ctx, b, |capture| {
         capture.read(x);
@@ -78,7 +78,7 @@ fn a_call_of_the_library_is_refused_and_the_capture_stays_valid() {
 
 #[test]
 fn a_capture_that_the_closure_has_ended_is_an_error() {
-    let scene = Scene::new(Rig::new());
+    let scene = Scene::new(Rig::new);
     let ended = capture(&scene.ctx, &scene.b, |capture| {
         // SAFETY: the stream is alive.
         let graph =
@@ -95,7 +95,7 @@ fn a_capture_that_the_closure_has_ended_is_an_error() {
 
 #[test]
 fn a_fork_is_joined_by_the_call_or_at_the_end() {
-    let mut scene = Scene::new(Rig::new());
+    let mut scene = Scene::new(Rig::new);
     let third = scene.rig.stream();
     let Scene { ctx, a, b, x, y, .. } = &mut scene;
     let mut z = ctx.block(a);

@@ -10,7 +10,7 @@ use crate::scene::{BYTES, Scene, capture, copy, fill};
 
 #[test]
 fn a_replay_waits_for_writers_and_readers_wait_for_it() {
-    let mut scene = Scene::new(Rig::new());
+    let mut scene = Scene::new(Rig::new);
     let graph = scene.copy();
     for pattern in 1..=5 {
         scene.fill(pattern);
@@ -23,9 +23,9 @@ fn a_replay_waits_for_writers_and_readers_wait_for_it() {
 
 #[test]
 fn memory_that_is_freed_right_after_a_replay_is_not_overwritten_before_it_is_done() {
-    let mut scene = Scene::new(Rig::new());
+    let mut scene = Scene::new(Rig::new);
     for pattern in 1..=5 {
-        let Scene { ctx, a, b, x, y, rig } = &mut scene;
+        let Scene { ctx, a, b, x, y, rig, .. } = &mut scene;
         let from = ctx.block(a);
         let graph = capture(ctx, b, |capture| {
             capture.read(&from);
@@ -51,7 +51,7 @@ fn memory_that_is_freed_right_after_a_replay_is_not_overwritten_before_it_is_don
 
 #[test]
 fn a_replay_after_a_block_was_freed_is_refused_by_name() {
-    let mut scene = Scene::new(Rig::new());
+    let mut scene = Scene::new(Rig::new);
     let graph = scene.copy();
     let next = scene.ctx.block(&scene.a);
     let freed = std::mem::replace(&mut scene.x, next);
@@ -72,7 +72,7 @@ fn a_replay_after_a_block_was_freed_is_refused_by_name() {
 
 #[test]
 fn replays_of_one_graph_by_several_threads_are_ordered_or_refused() {
-    let mut scene = Scene::new(Rig::new());
+    let mut scene = Scene::new(Rig::new);
     scene.fill(9);
     let graph = scene.copy();
     let streams: Vec<_> = (0..4).map(|_| scene.rig.stream()).collect();
@@ -110,7 +110,7 @@ fn replays_of_one_graph_by_several_threads_are_ordered_or_refused() {
 
 #[test]
 fn a_graph_may_be_dropped_while_a_replay_is_in_flight() {
-    let mut scene = Scene::new(Rig::new());
+    let mut scene = Scene::new(Rig::new);
     let graph = scene.copy();
     scene.fill(4);
     graph.launch(&scene.b).unwrap();

@@ -11,13 +11,13 @@ use crate::scene::{BYTES, Scene, copy, fill};
 
 #[test]
 fn an_updated_graph_uses_other_memory_from_then_on() {
-    let mut scene = Scene::new(Rig::new());
+    let mut scene = Scene::new(Rig::new);
     let mut graph = scene.copy();
     scene.fill(1);
     graph.launch(&scene.b).unwrap();
     // The same node with another source, then another graph.
     for (pattern, fills) in [(2, false), (0x0303_0303, true)] {
-        let Scene { ctx, a, b, x, y, rig } = &mut scene;
+        let Scene { ctx, a, b, x, y, rig, .. } = &mut scene;
         let mut other = ctx.block(a);
         rig.ops().fill_pattern(&other, 0..BYTES, 2, a.id()).unwrap();
         let work = |capture: &mut dmr_graphs::Capture<'_>| {
@@ -42,7 +42,7 @@ fn an_updated_graph_uses_other_memory_from_then_on() {
 
 #[test]
 fn an_update_that_fails_leaves_the_graph_as_it_was() {
-    let mut scene = Scene::new(Rig::new());
+    let mut scene = Scene::new(Rig::new);
     let mut graph = scene.copy();
     let failed = |_: &mut dmr_graphs::Capture<'_>| Err("no work");
     // SAFETY: nothing is captured.
@@ -57,7 +57,7 @@ fn an_update_that_fails_leaves_the_graph_as_it_was() {
 
 #[test]
 fn a_graph_of_cudarc_is_ordered_by_its_footprint() {
-    let mut scene = Scene::new(Rig::new());
+    let mut scene = Scene::new(Rig::new);
     let Scene { ctx, b, x, y, .. } = &mut scene;
     let stream = b.stream();
     stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();

@@ -9,7 +9,7 @@ use dmr_graphs::{Capture, CaptureError, CaptureOptions, Fork, Graph, GraphMemory
 use dmr_streams::StreamLease;
 use dmr_testkit::Rig;
 
-use crate::scene::{BYTES, Context, Scene, capture, copy_bytes, fill_bytes};
+use crate::scene::{BYTES, Context, Scene, alone, capture, copy_bytes, fill_bytes};
 
 const TAG: AllocTag = AllocTag::new("decode");
 
@@ -37,7 +37,7 @@ fn relay(scene: &mut Scene, options: CaptureOptions, steps: usize) -> Graph {
 
 #[test]
 fn intermediate_results_are_used_again_inside_and_nothing_else_has_their_memory() {
-    let mut scene = Scene::new(Rig::new());
+    let mut scene = Scene::new(Rig::new);
     let graph = relay(&mut scene, CaptureOptions::new(), 100);
     assert_eq!(graph.pool().reserved_bytes(), 2 << 20, "two at a time");
     assert_eq!(graph.recorded_count(), 3, "x, y, the slab");
@@ -56,7 +56,7 @@ fn intermediate_results_are_used_again_inside_and_nothing_else_has_their_memory(
 
 #[test]
 fn graphs_that_share_a_pool_have_the_memory_of_the_largest_and_run_one_after_the_other() {
-    let mut scene = Scene::new(Rig::new());
+    let mut scene = Scene::new(Rig::new);
     let pool = GraphPool::new(&scene.ctx, TAG);
     let shared = || CaptureOptions::new().with_pool(&pool);
     let small = relay(&mut scene, shared(), 1);
@@ -82,7 +82,7 @@ fn graphs_that_share_a_pool_have_the_memory_of_the_largest_and_run_one_after_the
 
 #[test]
 fn memory_that_a_fork_may_use_is_not_used_again_before_it_is_joined() {
-    let mut scene = Scene::new(Rig::new());
+    let mut scene = Scene::new(Rig::new);
     let Scene { ctx, a, b, x, y, .. } = &mut scene;
     let graph = capture(ctx, b, |capture| {
         capture.read(x);
@@ -113,7 +113,7 @@ fn memory_that_a_fork_may_use_is_not_used_again_before_it_is_joined() {
 
 #[test]
 fn a_capture_whose_memory_is_refused_ends_and_loses_nothing() {
-    let scene = Scene::new(Rig::new());
+    let scene = Scene::new(Rig::new);
     let refused = capture(&scene.ctx, &scene.b, |capture| {
         let _kept = capture.allocate(BYTES)?;
         assert!(matches!(capture.allocate(0), Err(ResourceError::InvalidSize { .. })));
@@ -188,6 +188,7 @@ fn random_graph(ctx: &Context, streams: &[StreamLease], pool: &GraphPool, seed: 
 #[test]
 fn random_captures_have_no_race() {
     let seeds = std::env::var("DMR_GRAPHS").map_or(100, |seeds| seeds.parse().unwrap());
+    let _alone = alone();
     for seed in 0..seeds {
         let rig = Rig::new();
         let ctx = Context::new(&rig);

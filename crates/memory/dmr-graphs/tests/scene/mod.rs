@@ -1,8 +1,9 @@
 //! A rig with a pool, two streams and two blocks, and the work of the tests' graphs.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use cudarc::driver::{CudaStream, DriverError, result};
+use dmr_core::sync::lock;
 use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps};
 use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_graphs::{Capture, CaptureError, CaptureMode, Graph};
@@ -10,6 +11,15 @@ use dmr_launch::LaunchRecorder;
 use dmr_pool::{PoolConfig, PoolResource};
 use dmr_streams::{DeviceContext, StreamLease, StreamPool};
 use dmr_testkit::Rig;
+
+/// Held by each test: on a GPU they share a context, and a test that synchronises it would end the
+/// captures of the others.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Waits until no other test runs.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    lock(&ALONE)
+}
 
 pub(crate) const BYTES: usize = 1 << 16;
 
@@ -49,16 +59,20 @@ pub(crate) struct Scene {
     pub(crate) x: DeviceBlock,
     pub(crate) y: DeviceBlock,
     pub(crate) rig: Rig,
+    alone: MutexGuard<'static, ()>,
 }
 
 impl Scene {
-    pub(crate) fn new(rig: Rig) -> Self {
+    /// Makes a scene on the rig that `make` returns, once no other test runs.
+    pub(crate) fn new(make: impl FnOnce() -> Rig) -> Self {
+        let alone = alone();
+        let rig = make();
         let ctx = Context::new(&rig);
         let a = rig.stream();
         let b = rig.stream();
         let x = ctx.block(&a);
         let y = ctx.block(&a);
-        Self { ctx, a, b, x, y, rig }
+        Self { ctx, a, b, x, y, rig, alone }
     }
 
     /// Captures a copy of `x` to `y` on stream `b`.
@@ -94,7 +108,7 @@ impl Scene {
     }
 
     pub(crate) fn assert_clean(self) {
-        let Self { ctx, a, b, x, y, rig } = self;
+        let Self { ctx, a, b, x, y, rig, alone } = self;
         for block in [x, y] {
             ctx.resource.deallocate(block).unwrap();
         }
@@ -102,6 +116,7 @@ impl Scene {
         assert_eq!(ctx.resource.bytes_outstanding(), 0);
         drop((ctx, a, b));
         rig.assert_clean();
+        drop(alone);
     }
 }
 

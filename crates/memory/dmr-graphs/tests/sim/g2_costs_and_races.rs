@@ -10,7 +10,7 @@ use crate::scene::{Scene, capture, copy, fill};
 
 fn lazy() -> Scene {
     let universe = Universe::builder().policy(Policy::Lazy).build().unwrap();
-    Scene::new(Rig::in_universe(&universe))
+    Scene::new(|| Rig::in_universe(&universe))
 }
 
 #[test]
