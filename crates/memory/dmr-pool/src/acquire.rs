@@ -109,9 +109,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     #[cold]
     fn climb_again<'p>(&'p self, own: &'p Arena, request: Request) -> ResourceResult<Found<'p>> {
         let mut refused = None;
-        for _ in 0..TRIES {
+        for nth in 0..TRIES {
             let search = self.transit.search();
-            if let Some(found) = self.climb(own, request, &mut refused)? {
+            // What was in flight when the call began has been waited for once, if it could serve
+            // the request. Memory in other threads' hands needs no wait.
+            let waits = nth == 0;
+            if let Some(found) = self.climb(own, request, waits, &mut refused)? {
                 return Ok(found);
             }
             if !search.may_have_missed() {
@@ -122,11 +125,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Err(refused.unwrap_or_else(|| self.out_of_memory(request.bytes)))
     }
 
-    /// Climbs the ladder once. Stores the error of upstream in `refused`.
+    /// Climbs the ladder once. At its end the host waits for memory in flight, if it `waits`. Stores
+    /// the error of upstream in `refused`.
     fn climb<'p>(
         &'p self,
         own: &'p Arena,
         request: Request,
+        waits: bool,
         refused: &mut Option<ResourceError>,
     ) -> ResourceResult<Option<Found<'p>>> {
         self.free_closed();
@@ -154,7 +159,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                         None
                     }
                 },
-                LadderStep::Reclaim => match self.reclaim(own, request) {
+                LadderStep::Reclaim => match self.reclaim(own, request, waits) {
                     Ok(found) => found,
                     Err(error) => {
                         refused.get_or_insert(error);
@@ -198,8 +203,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.slack.decay(allocated, live);
     }
 
-    /// Acquires a chunk after the host has waited for all pending memory, and free segments have
-    /// gone back to upstream. Skips no arena because it is locked.
+    /// Acquires a chunk after the host has waited for memory in flight, and free segments have gone
+    /// back to upstream. Skips no arena because it is locked.
     ///
     /// # Errors
     ///
@@ -208,6 +213,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         &'p self,
         own: &'p Arena,
         request: Request,
+        waits: bool,
     ) -> ResourceResult<Option<Found<'p>>> {
         // Over blocks, free segments of the wrong size may be all that upstream lacks; pages have
         // been moved by now. Then the host waits, as no earlier step does.
@@ -218,16 +224,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 return Ok(Some(found));
             }
         }
-        let _ = self.wait_for_pending();
-        let hand = self.transit.open();
-        if let Some(chunk) = self.poll_and_acquire(own, request) {
-            return Ok(Some(own.found(chunk).in_hand(hand)));
-        }
-        drop(hand);
-        if let Some(found) = self.lend_any(own.home, request) {
+        let waited = if waits { self.wait_for_memory(own, request) } else { None };
+        if let Some(found) = waited.or_else(|| self.find_idle(own, request)) {
             return Ok(Some(found));
         }
-        let _ = self.upstream.reap_pending();
+        let _ = if waits { self.upstream.reap_pending() } else { self.upstream.try_reap() };
         if self.pages.is_none() {
             let _ = self.trim_own_to(0);
         }

@@ -29,6 +29,7 @@ mod config;
 mod deallocate;
 mod grow;
 mod heap;
+mod in_flight;
 mod in_place;
 mod ladder;
 mod lend;

@@ -155,7 +155,12 @@ impl State {
 
     /// Returns the dependencies of the oldest pending chunks, some hundreds of them.
     pub(crate) fn oldest_uses(&self) -> Dependencies {
-        self.pending.iter().take(AT_A_TIME).map(|pending| &pending.after).collect()
+        self.uses_of_oldest(AT_A_TIME)
+    }
+
+    /// Returns the dependencies of the oldest `number` pending chunks.
+    pub(crate) fn uses_of_oldest(&self, number: usize) -> Dependencies {
+        self.pending.iter().take(number).map(|pending| &pending.after).collect()
     }
 
     /// Acquires a pending chunk that fits and whose dependencies and free number `predicate`

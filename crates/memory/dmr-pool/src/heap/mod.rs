@@ -26,8 +26,8 @@ pub(crate) use chunk::ChunkId;
 use chunk::{Chunk, Chunks, State};
 pub(crate) use quick::WarmChunk;
 use quick::{Quick, Recent};
-pub(crate) use report::ChunkReport;
 pub use report::RegionState;
+pub(crate) use report::{ChunkReport, IdleRun};
 pub(crate) use window::Window;
 
 /// Bytes of a unit. Sizes are in units, addresses in bytes.

@@ -11,6 +11,7 @@ mod every_order_is_needed;
 mod faults;
 mod full_upstream;
 mod grow_in_place;
+mod in_flight;
 mod large_blocks;
 mod no_refusal_in_vain;
 mod observer;

@@ -84,11 +84,13 @@ fn a_refusal_says_what_the_pool_keeps_and_which_tags_hold_the_most() {
         };
         let eighth = ALL as u64 / 8;
         assert_eq!((requested, live, pool.reserved), (ALL, 5 * eighth, 8 * eighth));
-        assert_eq!((pool.cached, pool.largest_free, pool.pending), (3 * eighth, 3 * eighth, 0));
+        // The host does not wait for what is in flight: with it the block would not fit either.
+        assert_eq!(pool.cached + pool.pending, 3 * eighth);
+        assert_eq!(pool.largest_free, pool.cached);
         let holders: Vec<_> =
             pool.holders.iter().map(|it| (it.tag.name(), it.bytes, it.blocks)).collect();
         assert_eq!(holders, [("rows", 3 * eighth, 3), ("keys", 2 * eighth, 1)]);
-        for part in ["2 MiB reserved", "768 KiB free", "768 KiB held by \"rows\" (3 blocks)"] {
+        for part in ["2 MiB reserved", "768 KiB held by \"rows\" (3 blocks)"] {
             assert!(message.contains(part), "{message}");
         }
         for block in held.drain(..) {
