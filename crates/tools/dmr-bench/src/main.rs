@@ -51,6 +51,12 @@ enum Command {
         /// The budget below the pool
         #[arg(long, default_value_t = 2048)]
         limit_mib: u64,
+        /// The share of the budget that the threads hold in blocks
+        #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u64).range(1..=100))]
+        percent: u64,
+        /// Leave out the trims and reaps
+        #[arg(long)]
+        no_trims: bool,
         /// The compact pool instead of the fast one
         #[arg(long)]
         compact: bool,
@@ -120,11 +126,12 @@ fn main() -> ExitCode {
         Command::Run(args) => run(args),
         Command::Table { files } => print_table(&files, table::render),
         Command::Ratios { files } => print_table(&files, table::ratios),
-        Command::Soak { seconds, threads, limit_mib, compact, over_blocks } => {
+        Command::Soak { seconds, threads, limit_mib, percent, no_trims, compact, over_blocks } => {
             let config = if compact { PoolConfig::compact() } else { PoolConfig::fast() };
             let time = Duration::from_secs(seconds);
             let limit = limit_mib << 20;
-            run_soak(Soak { time, threads, limit, config, over_blocks })
+            let trims = !no_trims;
+            run_soak(Soak { time, threads, limit, percent, trims, config, over_blocks })
         }
         Command::List => list(),
         Command::Step { name, times } => step(&name, times),

@@ -17,6 +17,7 @@ use dmr_pool::{PoolConfig, PoolResource};
 use dmr_streams::{PatternOps, StreamPool};
 use serde_json::json;
 
+use crate::percentiles::Percentiles;
 use crate::{BenchError, Line, Machine};
 
 const TAG: AllocTag = AllocTag::new("soak");
@@ -28,8 +29,12 @@ pub struct Soak {
     pub time: Duration,
     /// Threads, each with a stream of its own.
     pub threads: usize,
-    /// The budget below the pool, in bytes. The threads hold 90 % of it in blocks.
+    /// The budget below the pool, in bytes.
     pub limit: u64,
+    /// The share of the budget that the threads hold in blocks, in per cent.
+    pub percent: u64,
+    /// The threads trim and reap now and then.
+    pub trims: bool,
     /// The configuration of the pool.
     pub config: PoolConfig,
     /// Over blocks of the driver's pool instead of pages that it maps itself.
@@ -53,8 +58,16 @@ struct Shared {
     parcels: Mutex<Vec<Held>>,
     operations: AtomicU64,
     checks: AtomicU64,
-    full: AtomicU64,
     wrong: AtomicU64,
+    /// The durations of all allocations.
+    durations: Mutex<Durations>,
+}
+
+/// Nanoseconds of allocations.
+#[derive(Default)]
+struct Durations {
+    allocated: Vec<u32>,
+    refused: Vec<u32>,
 }
 
 /// Runs it; returns counts of operations and findings, and the number of blocks whose content has
@@ -76,8 +89,8 @@ pub fn run(machine: &Machine, soak: Soak) -> Result<(Line, u64), BenchError> {
         parcels: Mutex::default(),
         operations: AtomicU64::new(0),
         checks: AtomicU64::new(0),
-        full: AtomicU64::new(0),
         wrong: AtomicU64::new(0),
+        durations: Mutex::default(),
     };
     let start = Instant::now();
     let outcomes: Vec<Result<(), BenchError>> = std::thread::scope(|scope| {
@@ -107,12 +120,28 @@ pub fn run(machine: &Machine, soak: Soak) -> Result<(Line, u64), BenchError> {
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let wrong = read(&shared.wrong);
     let page = shared.pool.stats().page_size;
-    let params = json!({ "threads": soak.threads, "limit_bytes": soak.limit, "page_bytes": page });
+    let params = json!({
+        "threads": soak.threads,
+        "limit_bytes": soak.limit,
+        "percent": soak.percent,
+        "page_bytes": page,
+    });
+    let mut durations = lock(&shared.durations);
+    let allocated = Percentiles::of(&mut durations.allocated);
+    let refused = Percentiles::of(&mut durations.refused);
     let line = Line::new("pool", "soak", params)
         .with("seconds", start.elapsed().as_secs_f64())
         .with("operations", read(&shared.operations))
         .with("checks", read(&shared.checks))
-        .with("refused", read(&shared.full))
+        .with("refused", refused.n as u64)
+        .with("alloc_p50", allocated.p50)
+        .with("alloc_p99", allocated.p99)
+        .with("alloc_p999", allocated.p999)
+        .with("alloc_mean", allocated.mean)
+        .with("refused_p50", refused.p50)
+        .with("refused_p99", refused.p99)
+        .with("refused_max", refused.max)
+        .with("refused_mean", refused.mean)
         .with("reserved_high", shared.pool.reserved_high())
         .with("wrong_blocks", wrong)
         .with("simulated", machine.is_simulated());
@@ -164,14 +193,23 @@ struct Worker<'a> {
     held: Vec<Held>,
     bytes: u64,
     most: u64,
+    trims: bool,
     random: fastrand::Rng,
+    durations: Durations,
 }
 
 impl<'a> Worker<'a> {
     fn new(shared: &'a Shared, nth: usize, soak: Soak) -> Self {
-        let most = soak.limit / 10 * 9 / soak.threads as u64;
-        let random = fastrand::Rng::with_seed(nth as u64);
-        Self { shared, nth, held: Vec::new(), bytes: 0, most, random }
+        Self {
+            shared,
+            nth,
+            held: Vec::new(),
+            bytes: 0,
+            most: soak.limit / 100 * soak.percent / soak.threads as u64,
+            trims: soak.trims,
+            random: fastrand::Rng::with_seed(nth as u64),
+            durations: Durations::default(),
+        }
     }
 
     fn run(mut self, until: Instant) -> Result<(), BenchError> {
@@ -184,13 +222,16 @@ impl<'a> Worker<'a> {
         for held in std::mem::take(&mut self.held) {
             self.shared.deallocate(held)?;
         }
+        let mut all = lock(&self.shared.durations);
+        all.allocated.append(&mut self.durations.allocated);
+        all.refused.append(&mut self.durations.refused);
         Ok(())
     }
 
     fn step(&mut self) -> Result<(), BenchError> {
         match self.random.u64(..4096) {
-            0 => drop(self.shared.pool.try_reap()?),
-            1 => drop(self.shared.pool.trim_to(self.random.u64(..self.most.max(1)))?),
+            0 if self.trims => drop(self.shared.pool.try_reap()?),
+            1 if self.trims => drop(self.shared.pool.trim_to(self.random.u64(..self.most.max(1)))?),
             2..=5 => self.shared.collect()?,
             6..=1200 if !self.held.is_empty() => self.read_elsewhere()?,
             1201..=1400 if !self.held.is_empty() => self.exchange(),
@@ -205,14 +246,18 @@ impl<'a> Worker<'a> {
         let power = self.random.u64(..15);
         let bytes = (256_u64 << power) + self.random.u64(..256 << power);
         let home = self.shared.streams[self.nth];
-        let block = match self.shared.pool.allocate(bytes as usize, home, TAG) {
+        let start = Instant::now();
+        let allocated = self.shared.pool.allocate(bytes as usize, home, TAG);
+        let nanoseconds = u32::try_from(start.elapsed().as_nanos()).unwrap_or(u32::MAX);
+        let block = match allocated {
             Ok(block) => block,
             Err(ResourceError::OutOfBudget { .. } | ResourceError::OutOfMemory { .. }) => {
-                self.shared.full.fetch_add(1, Ordering::Relaxed);
+                self.durations.refused.push(nanoseconds);
                 return self.free_one();
             }
             Err(error) => return Err(error.into()),
         };
+        self.durations.allocated.push(nanoseconds);
         let pattern = block.generation().get() as u32 ^ 0x5a5a_a5a5;
         self.shared.ops.fill_pattern(&block, 0..block.bytes(), pattern, home)?;
         self.bytes += block.bytes() as u64;
