@@ -15,6 +15,16 @@ use crate::transit::Hand;
 /// The most times that the ladder is climbed for one request.
 const TRIES: usize = 16;
 
+/// One climb of the ladder.
+#[derive(Clone, Copy)]
+struct Climb {
+    /// The first of the call. At its end the host waits for memory in flight that could serve the
+    /// request; a repetition looks for memory that was in other threads' hands.
+    is_first: bool,
+    /// The number of upstream's refusals when the call began.
+    refusals: u64,
+}
+
 /// A chunk that a search has acquired.
 #[derive(Debug)]
 pub(crate) struct Found<'p> {
@@ -109,12 +119,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     #[cold]
     fn climb_again<'p>(&'p self, own: &'p Arena, request: Request) -> ResourceResult<Found<'p>> {
         let mut refused = None;
+        let refusals = self.refusals();
         for nth in 0..TRIES {
             let search = self.transit.search();
-            // What was in flight when the call began has been waited for once, if it could serve
-            // the request. Memory in other threads' hands needs no wait.
-            let waits = nth == 0;
-            if let Some(found) = self.climb(own, request, waits, &mut refused)? {
+            let climb = Climb { is_first: nth == 0, refusals };
+            if let Some(found) = self.climb(own, request, climb, &mut refused)? {
                 return Ok(found);
             }
             if !search.may_have_missed() {
@@ -125,13 +134,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Err(refused.unwrap_or_else(|| self.out_of_memory(request.bytes)))
     }
 
-    /// Climbs the ladder once. At its end the host waits for memory in flight, if it `waits`. Stores
-    /// the error of upstream in `refused`.
+    /// Climbs the ladder once. Stores the error of upstream in `refused`.
     fn climb<'p>(
         &'p self,
         own: &'p Arena,
         request: Request,
-        waits: bool,
+        climb: Climb,
         refused: &mut Option<ResourceError>,
     ) -> ResourceResult<Option<Found<'p>>> {
         self.free_closed();
@@ -141,6 +149,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         for step in LADDER {
             let found = match step {
+                // A repetition has been refused these, and takes from the whole limit at once.
+                LadderStep::OwnPage | LadderStep::Grow(Share::Slack) if !climb.is_first => None,
                 LadderStep::OwnPage if own.lock().restart_many_loans() => {
                     self.map_own_page(own, request)
                 }
@@ -159,7 +169,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                         None
                     }
                 },
-                LadderStep::Reclaim => match self.reclaim(own, request, waits) {
+                LadderStep::Reclaim => match self.reclaim(own, request, climb) {
                     Ok(found) => found,
                     Err(error) => {
                         refused.get_or_insert(error);
@@ -213,7 +223,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         &'p self,
         own: &'p Arena,
         request: Request,
-        waits: bool,
+        climb: Climb,
     ) -> ResourceResult<Option<Found<'p>>> {
         // Over blocks, free segments of the wrong size may be all that upstream lacks; pages have
         // been moved by now. Then the host waits, as no earlier step does.
@@ -224,15 +234,25 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 return Ok(Some(found));
             }
         }
-        let waited = if waits { self.wait_for_memory(own, request) } else { None };
+        let waited = if climb.is_first { self.wait_for_memory(own, request) } else { None };
         if let Some(found) = waited.or_else(|| self.find_idle(own, request)) {
             return Ok(Some(found));
         }
-        let _ = if waits { self.upstream.reap_pending() } else { self.upstream.try_reap() };
+        if self.pages.is_some() && !climb.is_first {
+            return Ok(None);
+        }
+        let _ = match climb.is_first {
+            true => self.upstream.reap_pending(),
+            false => self.upstream.try_reap(),
+        };
         if self.pages.is_none() {
             let _ = self.trim_own_to(0);
         }
-        let _ = self.ask_upstream_again();
+        // What upstream has refused before the call, it may have now. A refusal of any thread since
+        // the call began stands.
+        if self.refusals() == climb.refusals {
+            let _ = self.ask_upstream_again();
+        }
         self.grow(own, request, Share::Limit)
     }
 }

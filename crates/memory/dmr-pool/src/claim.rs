@@ -57,6 +57,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let refused = self.reserved.load(Ordering::Relaxed).saturating_add(bytes);
         // Other requests of this size would be refused as well, and each refusal is a driver call.
         self.upstream_has.store(refused.saturating_sub(1), Ordering::Relaxed);
+        self.refusals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of times that upstream has refused, to compare it later.
+    pub(crate) fn refusals(&self) -> u64 {
+        self.refusals.load(Ordering::Relaxed)
     }
 
     /// Forgets what upstream refused: others may have returned memory to it. Returns `false` if it

@@ -14,6 +14,7 @@ use crate::PoolResource;
 use crate::acquire::Found;
 use crate::arena::{Arena, Request};
 use crate::heap::{IdleRun, UNIT};
+use crate::ladder::Share;
 use crate::pages::Pages;
 
 /// The numbers of pending chunks of each arena that the host waits for, the oldest ones; at last
@@ -47,6 +48,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                     return Some(found);
                 }
             }
+            // Pages and segments that are free as a whole by now. An error is the next caller's.
+            if let Ok(Some(found)) = self.grow(own, request, Share::Limit) {
+                return Some(found);
+            }
         }
         // What an observer has been told of late is in no list of pending chunks.
         if self.observed.is_some() {
@@ -65,8 +70,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.lend_any(own.home, request)
     }
 
-    /// Returns the arenas whose memory in flight could serve the request once it is free: those with
-    /// neighbours that would, or all, if pages or segments that would be free as a whole are
+    /// Returns the arenas whose memory in flight could serve the request once it is free: those
+    /// with neighbours that would, or all, if pages or segments that would be free as a whole are
     /// enough. Waits for nothing.
     fn arenas_that_suffice(&self, request: Request) -> Vec<&Arena> {
         let pending = |arena: &&Arena| arena.lock().pending_units > 0;

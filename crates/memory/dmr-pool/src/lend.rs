@@ -54,8 +54,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         request: Request,
     ) -> Option<Found<'p>> {
         if self.pages.is_some() {
-            // A pending chunk keeps its neighbours from being merged.
-            self.others(own.home).for_each(|arena| self.poll_newest(arena));
+            // A pending chunk keeps its neighbours from being merged. An arena that another thread
+            // has locked is left alone: the ladder's end looks at it again.
+            for arena in self.others(own.home) {
+                let is_pending = arena.try_lock().is_some_and(|state| state.pending_units > 0);
+                if is_pending {
+                    self.poll_newest(arena);
+                }
+            }
         }
         if let Some(found) = self.wait_and_acquire(own, request) {
             return Some(found);

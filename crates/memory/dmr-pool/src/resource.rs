@@ -77,6 +77,8 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     pub(crate) claimed: AtomicU64,
     /// The bytes that upstream has for the pool, as far as it has refused more.
     pub(crate) upstream_has: AtomicU64,
+    /// The number of times that upstream has refused.
+    pub(crate) refusals: AtomicU64,
     /// Memory in the hands of threads.
     pub(crate) transit: LeakedInChild<Transit>,
 }
@@ -124,6 +126,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             reserved_high: AtomicU64::new(0),
             claimed: AtomicU64::new(0),
             upstream_has: AtomicU64::new(u64::MAX),
+            refusals: AtomicU64::new(0),
             transit: LeakedInChild::default(),
             streams,
         };

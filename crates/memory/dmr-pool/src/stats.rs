@@ -163,7 +163,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.shortage_by(SAMPLE)
     }
 
-    /// Returns the shortage, estimated from about `sample` chunks of each arena.
+    /// Returns the shortage, estimated from about `sample` chunks.
     fn shortage_by(&self, sample: usize) -> PoolShortage {
         let mut shortage = PoolShortage::default();
         if self.device().is_forked() {
@@ -171,6 +171,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         shortage.reserved = self.reserved.load(Ordering::Relaxed);
         shortage.cached = self.pages.as_ref().map_or(0, Pages::spare_bytes);
+        let arenas = self.arenas().count().max(1);
         let mut by_tag = BTreeMap::<AllocTag, Holder>::new();
         for arena in self.arenas() {
             let records = {
@@ -181,7 +182,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 shortage.largest_free = shortage.largest_free.max(largest);
                 state.heap.records()
             };
-            let step = records.div_ceil(sample);
+            let step = records.div_ceil(sample.div_ceil(arenas));
             self.visit_chunks(arena, step, |state, report| match report.state {
                 RegionState::InUse => {
                     let tag = state.heap.tag(report.chunk);
@@ -252,8 +253,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
 /// The most chunk records that are looked at while an arena is locked.
 const AT_A_TIME: usize = 4096;
-/// About the number of chunks of an arena that the report of a refused allocation looks at.
-const SAMPLE: usize = 2048;
+/// About the number of chunks that the report of a refused allocation looks at: many threads may be
+/// refused at a time, and each chunk is in another one's cache.
+const SAMPLE: usize = 1024;
 
 /// `Pool(Async(device 0))`, or with pages `Pool(pages of 8 MiB, Virtual(device 0))`.
 impl<U: DeviceMemoryResource> fmt::Display for PoolResource<U> {
