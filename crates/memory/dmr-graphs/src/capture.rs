@@ -20,6 +20,7 @@ use crate::order::{ORIGIN, Order};
 
 /// The calls that a capture forbids meanwhile. In each mode they are calls that may synchronise,
 /// such as `cuMemAlloc` and `cuEventQuery`; calls of this library are never among them.
+/// `cuCtxSynchronize`, by any thread, ends the captures of its context in every mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CaptureMode {

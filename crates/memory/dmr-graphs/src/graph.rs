@@ -141,15 +141,21 @@ impl Graph {
         stream: impl Into<StreamId>,
     ) -> Result<(), LaunchError<Box<ResourceError>>> {
         self.footprint.launch(&self.context, stream, |stream| {
+            let device = self.context.streams.device();
+            // With uses, preparing them has looked.
+            if self.footprint.recorded_count() == 0 {
+                device.bind().and_then(|()| device.refuse_capture_of(stream))?;
+            }
             let executable = lock(&self.executable);
             // SAFETY: the stream is alive while it is borrowed, and the graph is locked.
-            unsafe { executable.launch(self.context.streams.device(), stream.cu_stream()) }
+            unsafe { executable.launch(device, stream.cu_stream()) }
         })
     }
 
     /// Captures again, and launches what was captured from now on. If it has the nodes and edges
     /// of before, only parameters change, which costs less than a new graph: addresses, sizes,
-    /// arguments of kernels. Replays in flight go on with what they were launched with.
+    /// arguments of kernels. Replays in flight go on with what they were launched with. Values that
+    /// earlier captures keep are kept until the graph is dropped.
     ///
     /// # Errors
     ///

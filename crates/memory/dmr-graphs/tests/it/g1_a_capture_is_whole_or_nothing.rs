@@ -77,6 +77,23 @@ fn a_call_of_the_library_is_refused_and_the_capture_stays_valid() {
 }
 
 #[test]
+fn a_graph_is_not_launched_into_a_capture() {
+    let mut scene = Scene::new(Rig::new);
+    let empty = capture(&scene.ctx, &scene.b, |_| Ok::<_, DriverError>(())).unwrap();
+    let copies = scene.copy();
+    let outer = capture(&scene.ctx, &scene.b, |_| {
+        for graph in [&empty, &copies] {
+            let error = graph.launch(&scene.b).unwrap_err().to_string();
+            assert!(error.contains("captur"), "{error}");
+        }
+        Ok::<_, DriverError>(())
+    });
+    outer.unwrap().launch(&scene.b).unwrap();
+    drop((empty, copies));
+    scene.assert_clean();
+}
+
+#[test]
 fn a_capture_that_the_closure_has_ended_is_an_error() {
     let scene = Scene::new(Rig::new);
     let ended = capture(&scene.ctx, &scene.b, |capture| {
