@@ -131,6 +131,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             }
         }
         self.refuse_captured(own.home)?;
+        // Upstream may have refused another thread, and was not asked again.
+        let refused = refused.or_else(|| self.refusal_after(refusals));
         Err(refused.unwrap_or_else(|| self.out_of_memory(request.bytes)))
     }
 

@@ -8,7 +8,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dmr_core::DeviceMemoryResource;
+use dmr_core::sync::lock;
+use dmr_core::{DeviceMemoryResource, ResourceError};
 
 use crate::PoolResource;
 
@@ -25,6 +26,13 @@ impl Drop for Claim<'_> {
     fn drop(&mut self) {
         self.claimed.fetch_sub(self.bytes, Ordering::Relaxed);
     }
+}
+
+/// The refusals of upstream.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    count: u64,
+    last: Option<ResourceError>,
 }
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
@@ -53,16 +61,25 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Notes that upstream has refused `bytes`: it is not asked for as much again until the pool
     /// has less, or [`ask_upstream_again`](Self::ask_upstream_again) is called.
-    pub(crate) fn record_refusal(&self, bytes: u64) {
+    pub(crate) fn record_refusal(&self, bytes: u64, error: &ResourceError) {
         let refused = self.reserved.load(Ordering::Relaxed).saturating_add(bytes);
         // Other requests of this size would be refused as well, and each refusal is a driver call.
         self.upstream_has.store(refused.saturating_sub(1), Ordering::Relaxed);
-        self.refusals.fetch_add(1, Ordering::Relaxed);
+        let mut refusals = lock(&self.refusals);
+        refusals.count += 1;
+        refusals.last = Some(error.clone());
     }
 
-    /// Returns the number of times that upstream has refused, to compare it later.
+    /// Returns the number of times that upstream has refused.
     pub(crate) fn refusals(&self) -> u64 {
-        self.refusals.load(Ordering::Relaxed)
+        lock(&self.refusals).count
+    }
+
+    /// Returns the last refusal of upstream, to whichever thread, if there was one after the first
+    /// `count`.
+    pub(crate) fn refusal_after(&self, count: u64) -> Option<ResourceError> {
+        let refusals = lock(&self.refusals);
+        refusals.last.clone().filter(|_| refusals.count > count)
     }
 
     /// Forgets what upstream refused: others may have returned memory to it. Returns `false` if it

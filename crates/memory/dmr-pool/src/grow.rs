@@ -160,7 +160,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 Err(ResourceError::InvalidSize { .. }) => {}
                 Err(other) => {
                     if is_full(&other) {
-                        self.record_refusal(bytes);
+                        self.record_refusal(bytes, &other);
                     }
                     outcome = Err(other);
                 }

@@ -1,7 +1,7 @@
 //! The resource: what happens on every allocation and every free.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use dmr_core::error::StreamProblem;
 use dmr_core::process::LeakedInChild;
@@ -15,6 +15,7 @@ use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
 
 use crate::PoolConfig;
 use crate::arena::{Arena, ChunkLocation, FreedChunk, Locked, Placement, Request, RetiredChunk};
+use crate::claim::Refusals;
 use crate::heap::{AcquiredChunk, MAX_CHUNK, UNIT};
 use crate::pages::{Pages, Paging};
 use crate::regions::Observed;
@@ -77,8 +78,8 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     pub(crate) claimed: AtomicU64,
     /// The bytes that upstream has for the pool, as far as it has refused more.
     pub(crate) upstream_has: AtomicU64,
-    /// The number of times that upstream has refused.
-    pub(crate) refusals: AtomicU64,
+    /// The refusals of upstream.
+    pub(crate) refusals: LeakedInChild<Mutex<Refusals>>,
     /// Memory in the hands of threads.
     pub(crate) transit: LeakedInChild<Transit>,
 }
@@ -126,7 +127,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             reserved_high: AtomicU64::new(0),
             claimed: AtomicU64::new(0),
             upstream_has: AtomicU64::new(u64::MAX),
-            refusals: AtomicU64::new(0),
+            refusals: LeakedInChild::default(),
             transit: LeakedInChild::default(),
             streams,
         };

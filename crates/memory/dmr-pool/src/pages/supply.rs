@@ -243,7 +243,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         while let Some(mut claim) = supply.claims.pop() {
             let page = paging.memory.create(size, tag).inspect_err(|error| {
                 if is_full(error) {
-                    self.record_refusal(size);
+                    self.record_refusal(size, error);
                 }
             })?;
             if page.bytes() != size {
