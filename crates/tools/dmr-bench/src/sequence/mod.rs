@@ -4,6 +4,7 @@ mod hash;
 mod multistream;
 mod pingpong;
 mod pressure;
+mod pressure_work;
 mod random;
 mod trace;
 
@@ -11,6 +12,7 @@ pub use hash::Fnv;
 pub use multistream::{MULTISTREAM_SEED, multistream};
 pub use pingpong::pingpong;
 pub use pressure::{Pressure, lock_step_peak};
+pub use pressure_work::{Exchange, PRESSURE_WORK_SEED, READ_BYTES, Step, Steps, share};
 pub use random::random;
 pub use trace::from_trace;
 
