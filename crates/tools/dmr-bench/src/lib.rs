@@ -3,7 +3,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`sequence`] | the same allocations and frees that the peers' programs make |
-//! | [`workload`] | W1 to W8, each a function that makes [`Line`]s |
+//! | [`workload`] | W1 to W9, each a function that makes [`Line`]s |
 //! | [`soak`] | a pool under a small budget for minutes, every byte checked |
 //! | [`stacks`] | the resources, by name, with and without layers |
 //! | [`machine`] | the GPU, or the simulated device where there is none |

@@ -27,7 +27,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Runs workloads; one JSON line per result
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Puts results side by side: files of JSON lines, ours and the peers'
     Table {
         /// The files
@@ -86,7 +86,7 @@ struct RunArgs {
     /// The traces that w4 replays
     #[arg(long, num_args = 1..)]
     traces: Vec<PathBuf>,
-    /// The thread counts of w3 and w7 (w8 always has 16)
+    /// The thread counts of w3, w7 and w9 [default: 1, 2, 4, 8, 16; w9: 16] (w8 always has 16)
     #[arg(long, value_delimiter = ',', value_name = "N")]
     threads: Vec<usize>,
     /// Bytes of each block that w3 fills; it runs once without allocating as well
@@ -98,6 +98,12 @@ struct RunArgs {
     /// The largest sizes of w2
     #[arg(long, value_delimiter = ',', value_name = "MIB")]
     max_mib: Vec<u64>,
+    /// The percentages of the limit that the threads of w9 hold [default: 60, 80, 90, 95]
+    #[arg(long, value_delimiter = ',', value_name = "N")]
+    percents: Vec<u64>,
+    /// The limit of w9
+    #[arg(long, default_value_t = 2048)]
+    limit_mib: u64,
     /// Seconds after which a pass is cut short
     #[arg(long, default_value_t = 3.0)]
     budget_s: f64,
@@ -123,7 +129,7 @@ struct RunArgs {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
-        Command::Run(args) => run(args),
+        Command::Run(args) => run(*args),
         Command::Table { files } => print_table(&files, table::render),
         Command::Ratios { files } => print_table(&files, table::ratios),
         Command::Soak { seconds, threads, limit_mib, percent, no_trims, compact, over_blocks } => {
@@ -165,7 +171,10 @@ fn run(args: RunArgs) -> Result<usize, BenchError> {
         plan.layered = args.resources.iter().filter(|name| known.contains(name)).cloned().collect();
     }
     replace(&mut plan.resources, args.resources);
+    replace(&mut plan.pressure_threads, args.threads.clone());
     replace(&mut plan.threads, args.threads);
+    replace(&mut plan.percents, args.percents);
+    plan.limit = args.limit_mib << 20;
     replace(&mut plan.blocks, args.blocks);
     replace(&mut plan.max_mib, args.max_mib);
     let mut file = args.out.map(File::create).transpose().map_err(BenchError::new)?;
@@ -246,7 +255,7 @@ mod tests {
         let link = link.to_str().unwrap();
         let args = ["dmr-bench", "run", "--workloads", "w4", "--traces", trace, "--out", link];
         let Command::Run(args) = Cli::parse_from(args).command else { panic!("not a run") };
-        let refused = run(args).unwrap_err().to_string();
+        let refused = run(*args).unwrap_err().to_string();
         assert_eq!(std::fs::read_to_string(trace).unwrap(), "action,ptr,bytes\n");
         assert!(refused.contains(trace) && refused.contains(link), "{refused}");
     }

@@ -6,6 +6,7 @@ mod layers;
 mod overlap;
 mod pass;
 mod pressure;
+mod pressure_work;
 mod raw_pair;
 mod sequences;
 
@@ -24,7 +25,7 @@ pub const NONE: &str = "none";
 pub const RAW: &str = "raw";
 
 /// The names of all workloads.
-pub const NAMES: [&str; 8] = ["w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8"];
+pub const NAMES: [&str; 9] = ["w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9"];
 
 /// Makes the sequences of a resource, one for each thread: shorter ones if it is slow.
 type Sequences<'a> = dyn Fn(bool) -> Result<Vec<Sequence>, BenchError> + 'a;
@@ -57,7 +58,7 @@ pub struct Plan {
     pub max_mib: Vec<u64>,
     /// A pass that takes longer is cut short, and says so.
     pub budget: Duration,
-    /// The share of the operations that is made, of W1, W3, W5, W7 and W8.
+    /// The share of the operations that is made, of W1, W3, W5 and W7 to W9.
     pub scale: f64,
     /// Leaves out the largest block counts of W2.
     pub quick: bool,
@@ -65,6 +66,12 @@ pub struct Plan {
     pub measures_calls: bool,
     /// The number of rounds of W5 and W6 over all resources.
     pub rounds: usize,
+    /// The thread counts of W9.
+    pub pressure_threads: Vec<usize>,
+    /// For W9: the shares of the limit that the threads hold, in percent.
+    pub percents: Vec<u64>,
+    /// The limit of W9, in bytes.
+    pub limit: u64,
 }
 
 impl Default for Plan {
@@ -82,6 +89,9 @@ impl Default for Plan {
             quick: false,
             measures_calls: true,
             rounds: 9,
+            pressure_threads: vec![16],
+            percents: vec![60, 80, 90, 95],
+            limit: 2 << 30,
         }
     }
 }
@@ -168,6 +178,7 @@ pub fn run(
         "w6" => failed += told_all(overlap::lines(machine, plan), "overlap", emit),
         "w7" => failed += layers::run(machine, plan, emit),
         "w8" => failed += pressure::run(machine, plan, emit),
+        "w9" => failed += pressure_work::run(machine, plan, emit),
         unknown => {
             let known = NAMES.join(", ");
             return Err(BenchError(format!("no workload {unknown}: there are {known}")));

@@ -62,12 +62,12 @@ pub(super) struct Outcome {
 }
 
 impl Live {
-    fn add(&self, bytes: u64) {
+    pub(super) fn add(&self, bytes: u64) {
         let now = self.now.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.peak.fetch_max(now, Ordering::Relaxed);
     }
 
-    fn remove(&self, bytes: u64) {
+    pub(super) fn remove(&self, bytes: u64) {
         self.now.fetch_sub(bytes, Ordering::Relaxed);
     }
 

@@ -2,4 +2,5 @@
 
 mod interleave;
 mod pressure;
+mod pressure_work;
 mod workloads;

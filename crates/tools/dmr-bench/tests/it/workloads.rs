@@ -154,6 +154,6 @@ fn the_table_has_a_row_for_each_size_and_a_column_for_each_stack() {
 #[test]
 fn an_unknown_workload_is_refused_with_those_that_there_are() {
     let machine = Machine::open(0).unwrap();
-    let error = workload::run(&machine, &plan(), "w9", &mut |_| ()).unwrap_err();
-    assert_eq!(error.to_string(), "no workload w9: there are w1, w2, w3, w4, w5, w6, w7, w8");
+    let error = workload::run(&machine, &plan(), "w10", &mut |_| ()).unwrap_err();
+    assert_eq!(error.to_string(), "no workload w10: there are w1, w2, w3, w4, w5, w6, w7, w8, w9");
 }
