@@ -26,6 +26,7 @@ pub fn render(lines: &str) -> String {
         ("p99 of one operation, ns", results.tails()),
         ("peak reserved, MiB (ratio to peak live)", results.memory()),
         ("W8: operations a second (refused allocations)", results.pressure()),
+        ("W9: operations a second (refused allocations)", results.pressure_with_work()),
         ("W7: mean ns per operation (w5: host ns per iteration, two operations)", results.layers()),
         ("W7: of that, over the stack without the layer", results.over_base()),
         ("W7: rows in the log (rows dropped)", results.logs()),
@@ -129,11 +130,13 @@ impl Results {
     }
 
     fn pressure(&self) -> Grid {
-        let mut grid = self.rows_of("target", Key::is_pressure, |_, outcome| {
-            Some(format!("{:.0} ({})", outcome.agg_ops_per_s?, outcome.failed_allocs?))
-        });
+        let mut grid = self.rows_of("target", Key::is_pressure, throughput);
         grid.first_column(|_| Some(targets::PRESSURE.to_owned()));
         grid
+    }
+
+    fn pressure_with_work(&self) -> Grid {
+        self.rows_of("", Key::is_pressure_with_work, throughput)
     }
 
     fn layers(&self) -> Grid {
@@ -200,6 +203,11 @@ impl Results {
         }
         grid
     }
+}
+
+/// Operations a second, and the number of refused allocations.
+fn throughput(_: &Key, outcome: &Outcome) -> Option<String> {
+    Some(format!("{:.0} ({})", outcome.agg_ops_per_s?, outcome.failed_allocs?))
 }
 
 #[cfg(test)]

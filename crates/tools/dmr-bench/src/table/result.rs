@@ -42,6 +42,14 @@ pub(super) struct Outcome {
     #[serde(default)]
     pub(super) alloc_max: Option<u64>,
     #[serde(default)]
+    pub(super) refused_p50: Option<u64>,
+    #[serde(default)]
+    pub(super) refused_p99: Option<u64>,
+    #[serde(default)]
+    pub(super) refused_p999: Option<u64>,
+    #[serde(default)]
+    pub(super) refused_max: Option<u64>,
+    #[serde(default)]
     pub(super) agg_ops_per_s: Option<f64>,
     #[serde(default)]
     pub(super) failed_allocs: Option<u64>,
@@ -109,6 +117,11 @@ impl Key {
             "crossstream_freeb" => number("size").and_then(|n| row("W5b", vec![n], n.to_string())),
             "overlap" => row("W6", Vec::new(), "B is done".to_owned()),
             "pressure" => number("threads").and_then(|n| row("W8", vec![n], format!("t={n}"))),
+            "pressure_work" => {
+                let threads = number("threads")?;
+                let percent = number("percent")?;
+                row("W9", vec![threads, percent], format!("t={threads} {percent} %"))
+            }
             "stack" => {
                 let of = outcome.params.get("of")?.as_str()?;
                 let size = number("size");
@@ -131,14 +144,19 @@ impl Key {
         self.workload == "W7"
     }
 
-    /// Returns whether the memory was limited.
+    /// Returns whether the memory was limited, without device work.
     pub(super) fn is_pressure(&self) -> bool {
         self.workload == "W8"
     }
 
+    /// Returns whether the memory was limited, with device work.
+    pub(super) fn is_pressure_with_work(&self) -> bool {
+        self.workload == "W9"
+    }
+
     /// Returns whether the reserved bytes of the row are a property of the allocator.
     pub(super) fn is_about_memory(&self) -> bool {
-        matches!(self.workload, "W2" | "W3" | "W4" | "W8")
+        matches!(self.workload, "W2" | "W3" | "W4" | "W8" | "W9")
     }
 }
 

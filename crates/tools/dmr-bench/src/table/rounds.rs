@@ -21,6 +21,23 @@ const PRESSURE: [&str; 9] = [
     "rounds cut short",
 ];
 
+const PRESSURE_WITH_WORK: [&str; 14] = [
+    "operations/s",
+    "by round",
+    "refused",
+    "alloc p50",
+    "p99",
+    "p99.9",
+    "max",
+    "refusal p50",
+    "refusal p99",
+    "refusal p99.9",
+    "refusal max",
+    "live, MiB",
+    "reserved, MiB",
+    "rounds cut short",
+];
+
 /// Returns the tables of these JSON lines. Lines with the same number in the field `round` are
 /// compared.
 ///
@@ -37,7 +54,11 @@ pub fn ratios(lines: &str) -> String {
     let title = "ns per operation (W5: over `none`), and the ratio to the best peer of each round";
     text.push_str(&rounds.against_peers().render(title));
     let title = "W8: medians of the rounds; nanoseconds of one allocation, refused ones included";
-    text.push_str(&rounds.pressure().render(title));
+    text.push_str(&rounds.limited(Key::is_pressure, &PRESSURE).render(title));
+    let title =
+        "W9: medians of the rounds; nanoseconds of one allocation that succeeds, and of a refusal";
+    let grid = rounds.limited(Key::is_pressure_with_work, &PRESSURE_WITH_WORK);
+    text.push_str(&grid.render(title));
     text.push_str(&format!("errors: {}\n", rounds.errors.len()));
     rounds.errors.iter().for_each(|error| text.push_str(&format!("- {error}\n")));
     text
@@ -115,9 +136,11 @@ impl Rounds {
         grid
     }
 
-    fn pressure(&self) -> Grid {
-        let mut grid = Grid::new("", &PRESSURE.map(str::to_owned), |_| true);
-        for (key, rounds) in self.rows.iter().filter(|(key, _)| key.is_pressure()) {
+    /// The rows under a memory limit that `wanted` accepts, of ours and the peers.
+    fn limited(&self, wanted: fn(&Key) -> bool, columns: &[&str]) -> Grid {
+        let columns: Vec<_> = columns.iter().map(|&name| name.to_owned()).collect();
+        let mut grid = Grid::new("", &columns, |_| true);
+        for (key, rounds) in self.rows.iter().filter(|(key, _)| wanted(key)) {
             let names: BTreeSet<&String> = rounds.values().flat_map(Round::keys).collect();
             let mut names: Vec<_> = names.into_iter().collect();
             names.sort_by_key(|name| !is_ours(name));
@@ -196,7 +219,7 @@ fn figure(key: &Key, round: &Round, name: &str) -> Option<f64> {
     outcome.ratio_to_none.or_else(of_program)
 }
 
-/// One cell about W8, of all rounds of one resource.
+/// One cell about W8 or W9, of all rounds of one resource.
 fn squeezed(outcomes: &[&Outcome], column: &str) -> Option<String> {
     let all = |of: fn(&Outcome) -> Option<f64>| -> Vec<f64> {
         outcomes.iter().filter_map(|outcome| of(outcome)).collect()
@@ -215,6 +238,11 @@ fn squeezed(outcomes: &[&Outcome], column: &str) -> Option<String> {
         "p99" => whole(|it| it.alloc_p99.map(|ns| ns as f64)),
         "p99.9" => whole(|it| it.alloc_p999.map(|ns| ns as f64)),
         "max" => whole(|it| it.alloc_max.map(|ns| ns as f64)),
+        "refusal p50" => whole(|it| it.refused_p50.map(|ns| ns as f64)),
+        "refusal p99" => whole(|it| it.refused_p99.map(|ns| ns as f64)),
+        "refusal p99.9" => whole(|it| it.refused_p999.map(|ns| ns as f64)),
+        "refusal max" => whole(|it| it.refused_max.map(|ns| ns as f64)),
+        "live, MiB" => whole(|it| it.peak_live_bytes.map(|bytes| bytes as f64 / MIB)),
         "reserved, MiB" => {
             let limit = count(outcomes.first()?.limit_bytes)? / MIB;
             let reserved = middle(|it| it.peak_reserved_bytes.map(|bytes| bytes as f64))? / MIB;
@@ -346,5 +374,31 @@ mod tests {
         ];
         assert_eq!(pressure[3], expected, "{text}");
         assert_eq!(pressure[4][0], "W8 t=16 arena", "{text}");
+    }
+    #[test]
+    fn under_pressure_with_work_each_share_of_the_limit_has_its_rows() {
+        let lines: String = [(90, "dmr", "pool-pages", 400.0), (90, "rmm", "arena", 800.0), (60, "rmm", "arena", 200.0)]
+            .map(|(percent, bench, resource, ns)| {
+                let ops = 16e9 / ns;
+                format!(r#"{{"round":1,"bench":"{bench}","resource":"{resource}","workload":"pressure_work","params":{{"threads":16,"percent":{percent}}},"ns_per_op":{ns},"agg_ops_per_s":{ops},"failed_allocs":3,"alloc_p50":1,"alloc_p99":2,"alloc_p999":3,"alloc_max":4,"refused_p50":5,"refused_p99":6,"refused_p999":7,"refused_max":8,"limit_bytes":2097152,"peak_live_bytes":1048576,"peak_reserved_bytes":2097152,"truncated":true}}"#) + "\n"
+            })
+            .concat();
+        let text = ratios(&lines);
+        let ratios = rows(&text, TITLE);
+        assert_eq!(ratios.len(), 3, "{text}");
+        assert_eq!(
+            ratios[2][..4],
+            ["W9 t=16 90 % dmr-pool-pages", "400~", "arena 800", "0.50"],
+            "{text}"
+        );
+        let table = rows(&text, "W9: medians");
+        let names: Vec<_> = table[2..].iter().map(|row| row[0].as_str()).collect();
+        let expected = ["W9 t=16 60 % arena", "W9 t=16 90 % dmr-pool-pages", "W9 t=16 90 % arena"];
+        assert_eq!(names, expected, "{text}");
+        let expected = [
+            "40000000", "40000000", "3", "1", "2", "3", "4", "5", "6", "7", "8", "1", "2 of 2",
+            "1 of 1",
+        ];
+        assert_eq!(table[3][1..], expected, "{text}");
     }
 }
