@@ -1,4 +1,4 @@
-//! Stacks that may take a fixed number of bytes from the device: what W8 runs on.
+//! Stacks that may take a fixed number of bytes from the device: what W8 and W9 run on.
 
 use std::sync::Arc;
 

@@ -14,10 +14,22 @@ const PROGRAM: &str = "#!/bin/sh\n[ \"$1\" = ratios ] && exec wc -l <\"$2\"\n\
 
 /// Runs the script; returns its output, and the lines of its results.
 fn run(folder: &Path, rounds: u32, total: u32) -> (String, Vec<String>) {
-    let out = folder.join("out");
+    run_only(folder, "out", "", rounds, total)
+}
+
+/// Runs the pieces of the script with a name that matches `only`.
+fn run_only(
+    folder: &Path,
+    out: &str,
+    only: &str,
+    rounds: u32,
+    total: u32,
+) -> (String, Vec<String>) {
+    let out = folder.join(out);
     let output = Command::new("bash")
         .arg(folder.join("interleave.sh"))
         .env("OUT", &out)
+        .env("ONLY", only)
         .env("PY", folder.join("python"))
         .env("ROUNDS", rounds.to_string())
         .env("TOTAL", total.to_string())
@@ -54,6 +66,12 @@ fn each_round_runs_ours_and_the_peers_in_turn_and_once() {
     assert_eq!(programs(&lines, 1), ours_first, "{printed}");
     assert_eq!(programs(&lines, 2), peers_first, "{printed}");
     assert!(printed.ends_with("24\n"), "the ratios come last: {printed}");
+
+    // W2 and W9 by name, with PyTorch in a process for each.
+    let (printed, named) = run_only(folder.path(), "named", "W2|W9", 1, 60);
+    let expected =
+        ["dmr-bench", "rmm_bench", "dmr-bench", "rmm_bench", "python", "python", "interleave"];
+    assert_eq!(programs(&named, 1), expected, "{printed}");
 
     // Started again: only the round that is missing. Lines without the mark of their round go.
     let stray = lines.join("\n") + "\n{\"round\":3,\"bench\":\"stray\"}\n";
