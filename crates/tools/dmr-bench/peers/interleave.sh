@@ -3,7 +3,7 @@
 # round, and the median of the rounds.
 #   OUT=dir [ROUNDS=5] [TOTAL=540] [ONLY=regex] ./interleave.sh
 # TOTAL    seconds; no round starts that would not fit, by the longest one so far
-# ONLY     the pieces with a matching name, as ours_W8 or torch; use another OUT for another choice.
+# ONLY     the pieces with a matching name, as ours_W8 or ^torch$; use another OUT for another choice.
 #          Without it all but W2 and W9, for which a run has no time beside the others
 # SCALE    the share of the operations (0.2), the same for ours and the peers
 # SQUEEZE  seconds after which a pass of W8 or W9 is cut short (2.5)
