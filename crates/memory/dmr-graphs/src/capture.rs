@@ -3,6 +3,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
@@ -119,12 +120,14 @@ struct ForkedLane<'c> {
 
 /// A stream that has joined a capture.
 #[derive(Debug)]
-pub struct Fork {
+pub struct Fork<'c> {
     lane: usize,
     stream: Arc<CudaStream>,
+    /// A lane of another capture would say nothing about this one.
+    _of_the_capture: PhantomData<fn(&'c ()) -> &'c ()>,
 }
 
-impl Fork {
+impl Fork<'_> {
     /// Returns the stream to enqueue work on that runs beside that of the capture's stream.
     #[must_use]
     pub fn stream(&self) -> &Arc<CudaStream> {
@@ -211,7 +214,7 @@ impl<'c> Capture<'c> {
     /// [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse) for a stream of another pool or of a
     /// returned lease; [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing) if it captures
     /// already; [`Driver`](dmr_core::ResourceError::Driver).
-    pub fn fork(&mut self, stream: impl Into<StreamId>) -> ResourceResult<Fork> {
+    pub fn fork(&mut self, stream: impl Into<StreamId>) -> ResourceResult<Fork<'c>> {
         let guard = self.origin.pool().enter(stream.into())?;
         let joined = self.forks.iter().position(|it| it.is_joined && it.guard.id() == guard.id());
         match joined {
@@ -219,7 +222,7 @@ impl<'c> Capture<'c> {
             None => guard.refuse_capture()?,
         }
         let lane = self.order.fork();
-        let fork = Fork { lane, stream: Arc::clone(guard.stream()) };
+        let fork = Fork { lane, stream: Arc::clone(guard.stream()), _of_the_capture: PhantomData };
         // From here on it is waited for, also if the wait has failed.
         self.forks.push(ForkedLane { guard, lane, is_joined: false });
         let event = DriverEvent::new(self.origin.device())?;
@@ -234,7 +237,7 @@ impl<'c> Capture<'c> {
     /// # Errors
     ///
     /// [`Driver`](dmr_core::ResourceError::Driver): the capture is invalid then.
-    pub fn join(&mut self, fork: Fork) -> ResourceResult<()> {
+    pub fn join(&mut self, fork: Fork<'c>) -> ResourceResult<()> {
         self.wait_for(&fork.stream)?;
         if let Some(joined) = self.forks.iter_mut().find(|it| it.lane == fork.lane) {
             joined.is_joined = true;
@@ -263,7 +266,11 @@ impl<'c> Capture<'c> {
     /// # Errors
     ///
     /// As [`allocate`](Self::allocate).
-    pub fn allocate_on(&mut self, fork: &Fork, bytes: usize) -> ResourceResult<GraphMemory<'c>> {
+    pub fn allocate_on(
+        &mut self,
+        fork: &Fork<'c>,
+        bytes: usize,
+    ) -> ResourceResult<GraphMemory<'c>> {
         self.allocate_on_lane(bytes, fork.lane)
     }
 

@@ -47,6 +47,7 @@ struct Inner {
 /// # use dmr_streams::{DeviceContext, StreamLease};
 /// # fn leave(gpu: &impl DeviceContext, stream: &StreamLease) {
 /// let mut kept = None;
+/// // SAFETY: nothing is captured.
 /// let _ = unsafe {
 ///     Graph::capture(gpu, stream, CaptureMode::default(), |capture| {
 ///         kept = Some(capture.allocate(1000)?);

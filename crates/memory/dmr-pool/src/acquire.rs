@@ -243,16 +243,16 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if self.pages.is_some() && !climb.is_first {
             return Ok(None);
         }
-        let _ = match climb.is_first {
+        let reaped = match climb.is_first {
             true => self.upstream.reap_pending(),
             false => self.upstream.try_reap(),
         };
         if self.pages.is_none() {
             let _ = self.trim_own_to(0);
         }
-        // What upstream has refused before the call, it may have now. A refusal of any thread since
-        // the call began stands.
-        if self.refusals() == climb.refusals {
+        // What upstream has refused before the call, or before it freed memory of others, it may
+        // have now. Otherwise a refusal of any thread since the call began stands.
+        if reaped.unwrap_or(0) > 0 || self.refusals() == climb.refusals {
             let _ = self.ask_upstream_again();
         }
         self.grow(own, request, Share::Limit)

@@ -128,8 +128,8 @@ fn a_capture_whose_memory_is_refused_ends_and_loses_nothing() {
 
 /// Work that is captured on one stream, and the memory that it may read.
 #[derive(Default)]
-struct Lane {
-    fork: Option<Fork>,
+struct Lane<'c> {
+    fork: Option<Fork<'c>>,
     visible: Vec<u64>,
 }
 

@@ -12,7 +12,7 @@ use dmr_core::{
 use super::*;
 use crate::sequence::Fnv;
 
-/// Refuses every seventh allocation, hashes the calls, and loses the `lost`-th block that is
+/// Refuses every seventh allocation, hashes the calls, and loses block number `lost` that is
 /// deallocated (from 1 on).
 #[derive(Debug)]
 struct Faulty {
@@ -60,7 +60,7 @@ impl DeviceMemoryResource for Faulty {
     );
 }
 
-/// Runs `steps` steps of `threads` threads over the default stack, of which the `lost`-th block
+/// Runs `steps` steps of `threads` threads over the default stack, of which block number `lost`
 /// that is deallocated is lost. Returns the outcomes and the hash of the calls.
 fn run_faulty(threads: u64, steps: usize, lost: u64) -> Result<(Vec<Outcome>, Fnv), BenchError> {
     let limit = 2048 << 20;
