@@ -70,6 +70,19 @@ fn an_upstream_that_has_memory_again_gets_a_request_before_an_allocation_is_refu
 }
 
 #[test]
+fn an_upstream_that_frees_memory_of_others_for_a_request_is_asked_again() {
+    let config = PoolConfig::fast().with_growth(2 * MIB).with_page_size(2 * MIB);
+    let stage = Stage::on(rig(Policy::Lazy, 0, 32 * MIB), Upstream::Virtual, config);
+    let [a, b, _] = stage.streams();
+    let theirs = stage.pool.upstream();
+    let block = theirs.allocate(16 << 20, b, dmr_core::AllocTag::UNTAGGED).unwrap();
+    stage.rig.delay(b);
+    theirs.deallocate(block).unwrap();
+    stage.free(stage.try_allocate(a, 24 << 20).unwrap());
+    stage.end();
+}
+
+#[test]
 fn an_upstream_that_has_memory_again_is_asked_before_a_block_does_not_grow() {
     let config = PoolConfig::fast().with_growth(2 * MIB).with_page_size(2 * MIB);
     let stage = Stage::on(rig(Policy::Eager, 0, 32 * MIB), Upstream::Virtual, config);
