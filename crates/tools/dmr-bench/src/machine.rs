@@ -64,7 +64,6 @@ impl Machine {
     }
 
     /// Returns what the simulated driver has found so far.
-    #[cfg(test)]
     pub(crate) fn findings(&self) -> Vec<String> {
         let reports = self.universe.as_ref().map(Universe::reports).unwrap_or_default();
         reports.iter().map(ToString::to_string).collect()

@@ -145,7 +145,12 @@ pub fn run(machine: &Machine, soak: Soak) -> Result<(Line, u64), BenchError> {
         .with("reserved_high", shared.pool.reserved_high())
         .with("wrong_blocks", wrong)
         .with("simulated", machine.is_simulated());
-    Ok((line, wrong))
+    match machine.findings().first() {
+        None => Ok((line, wrong)),
+        Some(first) => {
+            Err(BenchError(format!("{line:?}\nthe simulated driver has found: {first}")))
+        }
+    }
 }
 
 fn pool(streams: &Arc<StreamPool>, budget: &Budget, soak: Soak) -> Result<Pool, BenchError> {
@@ -259,10 +264,20 @@ impl<'a> Worker<'a> {
         };
         self.durations.allocated.push(nanoseconds);
         let pattern = block.generation().get() as u32 ^ 0x5a5a_a5a5;
-        self.shared.ops.fill_pattern(&block, 0..block.bytes(), pattern, home)?;
+        let filled = self.fill(&block, pattern, home);
         self.bytes += block.bytes() as u64;
         self.held.push(Held { block, pattern });
-        Ok(())
+        filled
+    }
+
+    /// Fills a block, as a recorded write: other streams will read it.
+    fn fill(&self, block: &DeviceBlock, pattern: u32, on: StreamId) -> Result<(), BenchError> {
+        let Shared { pool, ops, .. } = self.shared;
+        let uses = [BlockUse::new(block.id(), Access::Write)];
+        let tokens = pool.prepare_uses(&uses, on)?;
+        let filled = ops.fill_pattern(block, 0..block.bytes(), pattern, on);
+        pool.finish_uses(tokens)?;
+        Ok(filled?)
     }
 
     fn free_one(&mut self) -> Result<(), BenchError> {
