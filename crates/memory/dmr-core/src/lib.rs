@@ -29,6 +29,7 @@
 //! | [`append_list`] | [`AppendList`](append_list::AppendList), a list that is read without a lock |
 //! | [`process`] | [`Process`], which detects a forked child |
 //! | [`ops`] | [`DeviceOps`], the device operations that guards and verifiers need |
+//! | [`waits`] | [`wait_at_most`], the time that a thread lets the host wait for device work |
 //! | `conformance` | the contract as a suite (feature `conformance`) |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -67,6 +68,7 @@ pub mod upstream;
 pub mod usage;
 pub mod uses;
 pub mod virtual_memory;
+pub mod waits;
 
 pub use access::Access;
 pub use block::{BlockId, BlockParts, BlockSlot, BlockState, DeviceBlock};
@@ -89,3 +91,4 @@ pub use tracking::{UseTracking, UseTrackingExt};
 pub use usage::Usage;
 pub use uses::{BlockUse, UseToken, UseTokens};
 pub use virtual_memory::{AddressRange, DestroyError, PhysicalMemory, ReleaseError, VirtualMemory};
+pub use waits::wait_at_most;

@@ -9,6 +9,7 @@ use cudarc::driver::sys::CUresult;
 use dmr_core::error::Limit;
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
+use dmr_core::waits::wait_without_limit;
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError, DeviceBlock,
     DeviceMemoryResource, DriverAllocation, Generation, PeerAccess, ResourceError, ResourceResult,
@@ -446,7 +447,7 @@ impl UseTracking for AsyncCudaResource {
 impl Drop for AsyncCudaResource {
     fn drop(&mut self) {
         if self.device().bind().is_ok() {
-            let _ = self.reap(Patience::Wait);
+            let _ = wait_without_limit(|| self.reap(Patience::Wait));
             for slot in self.accounts.take_slots() {
                 self.uses().vacate(slot);
             }

@@ -10,6 +10,7 @@ use cudarc::driver::sys::CUresult;
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
 use dmr_core::sync::lock;
+use dmr_core::waits::wait_without_limit;
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, CaughtObserver, DeallocateError,
     DeviceBlock, DeviceMemoryResource, DriverAllocation, Generation, MemoryObserver, PeerAccess,
@@ -356,7 +357,7 @@ impl DeviceMemoryResource for DirectCudaResource {
 impl Drop for DirectCudaResource {
     fn drop(&mut self) {
         // In a forked child nothing is freed.
-        let _ = self.reap();
+        let _ = wait_without_limit(|| self.reap());
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::checked_round_up;
 use dmr_core::sync::lock;
+use dmr_core::waits::wait_without_limit;
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, DeallocateError, DeviceBlock,
     DeviceMemoryResource, DriverAllocation, Generation, PeerAccess, ResourceError, ResourceResult,
@@ -283,7 +284,7 @@ impl DeviceMemoryResource for VirtualCudaResource {
 impl Drop for VirtualCudaResource {
     fn drop(&mut self) {
         if self.device().refuse_fork().is_ok() {
-            let _ = self.sweep(Patience::Wait);
+            let _ = wait_without_limit(|| self.sweep(Patience::Wait));
         }
     }
 }

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use cudarc::driver::result;
-use dmr_core::{ResourceResult, StreamId};
+use dmr_core::{ResourceResult, StreamId, waits};
 
 use crate::event::DriverEvent;
 use crate::{HomeStream, RelaxedCapture, StreamGuard, StreamPool};
 
 /// The time between two queries of an event.
-const POLL: Duration = Duration::from_micros(20);
+pub(crate) const POLL: Duration = Duration::from_micros(20);
 
 impl StreamPool {
     /// Waits until all work submitted to a stream so far is done.
@@ -39,18 +39,20 @@ impl StreamPool {
     /// [`DeviceLost`](dmr_core::ResourceError::DeviceLost);
     /// [`Driver`](dmr_core::ResourceError::Driver).
     pub fn synchronize_all(&self) -> ResourceResult<bool> {
-        self.synchronize_slots(|_| true)
+        let waited = self.wait_for_slots(None, |_| true)?;
+        Ok(!waited.any_captures)
     }
 
     /// Waits as [`synchronize_all`](Self::synchronize_all) does, for the streams in the slots that
-    /// `selects` accepts, and for the reclaim stream if that was created.
+    /// `selects` accepts, and for the reclaim stream if that was created. Returns `false`, too, if
+    /// the thread's [deadline](dmr_core::waits) has passed before.
     ///
     /// # Errors
     ///
     /// As [`synchronize_all`](Self::synchronize_all).
     pub fn synchronize_slots(&self, selects: impl Fn(usize) -> bool) -> ResourceResult<bool> {
-        let waited = self.wait_for_slots(None, selects)?;
-        Ok(!waited.any_captures)
+        let waited = self.wait_for_slots(waits::deadline(), selects)?;
+        Ok(!waited.any_captures && !waited.any_busy)
     }
 
     /// Waits as [`synchronize_all`](Self::synchronize_all) does, but not beyond `until`. Returns

@@ -5,13 +5,17 @@
 //! between any two calls, so each record is followed by a look for one, and each wait that fails
 //! for that reason discards its event.
 
+use std::time::Instant;
+
 use cudarc::driver::CudaStream;
 use cudarc::driver::result::DriverError;
+use cudarc::driver::sys::CUresult;
 use dmr_core::ledger::UseId;
 use dmr_core::spinlock::pause;
-use dmr_core::{ResourceError, ResourceResult, SpinLockGuard};
+use dmr_core::{ResourceError, ResourceResult, SpinLockGuard, waits};
 
 use crate::event::DriverEvent;
+use crate::idle::POLL;
 use crate::own_stream::{CaptureLook, is_none};
 use crate::progress::{Event, Line, Progress};
 use crate::sync::Ordering;
@@ -68,8 +72,18 @@ impl Progress {
         Ok(is_done)
     }
 
-    /// Waits until an event is done.
+    /// Waits until an event is done, or the thread's [deadline](dmr_core::waits) has passed.
     pub(crate) fn synchronize(&self, device: &Device, event: &Event) -> ResourceResult<()> {
+        if let Some(deadline) = waits::deadline() {
+            while !self.query(device, event)? {
+                if Instant::now() >= deadline {
+                    let not_ready = DriverError(CUresult::CUDA_ERROR_NOT_READY);
+                    return Err(device.driver_error("cuEventQuery", not_ready));
+                }
+                std::thread::sleep(POLL);
+            }
+            return Ok(());
+        }
         let waited = device.relaxed(|relaxed| event.driver_event().synchronize(relaxed));
         self.discard_captured(event, waited)?;
         self.record_completion(event);

@@ -177,7 +177,7 @@ pub mod prelude {
     pub use dmr_buffer::{Column, DeviceBuffer, PinnedBuffer, Pod, WriteCombinedBuffer, Zeroable};
     pub use dmr_core::{
         AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError, ResourceResult,
-        StreamId, Usage, UseTrackingExt,
+        StreamId, Usage, UseTrackingExt, wait_at_most,
     };
     #[cfg(feature = "async")]
     pub use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};

@@ -9,6 +9,7 @@ mod parts;
 mod segments;
 mod slots_are_not_lost;
 mod stats;
+mod t12_wait_at_most;
 mod t1_another_context_is_current;
 mod t4_blocks_of_others;
 mod t4_blocks_that_upstream_exchanges;

@@ -1,11 +1,14 @@
 //! An upstream that has refused memory gets the next request only before an allocation or a growth
 //! is refused.
 
+use std::time::{Duration, Instant};
+
 use crate::support::stage::Stage;
 use crate::support::{MIB, Upstream, pool_over, rig};
-use dmr_core::DeviceMemoryResource;
+use dmr_core::{AllocTag, DeviceMemoryResource, wait_at_most};
 use dmr_pool::PoolConfig;
 use dmr_sim::Policy;
+use dmr_testkit::HeldStream;
 
 /// The driver's calls that create memory.
 const CREATES: [&str; 3] = ["cuMemCreate", "cuMemAllocFromPoolAsync", "cuMemAlloc_v2"];
@@ -50,7 +53,7 @@ fn an_upstream_that_has_memory_again_gets_a_request_before_an_allocation_is_refu
         let stage = Stage::on(rig(Policy::Eager, 0, 32 * MIB), upstream, config);
         let [a, ..] = stage.streams();
         let other = pool_over(Upstream::Virtual, &stage.rig, config);
-        let theirs = other.allocate(16 << 20, a, dmr_core::AllocTag::UNTAGGED).unwrap();
+        let theirs = other.allocate(16 << 20, a, AllocTag::UNTAGGED).unwrap();
         let mut held = Vec::new();
         while let Ok(block) = stage.try_allocate(a, 1 << 20) {
             held.push(block);
@@ -58,11 +61,14 @@ fn an_upstream_that_has_memory_again_gets_a_request_before_an_allocation_is_refu
         other.deallocate(theirs).unwrap();
         stage.rig.device().synchronize().unwrap();
         other.trim_to(0).unwrap();
+        // Some of it is the pool's, and the rest is upstream's.
+        held.drain(..4).for_each(|block| stage.free(block));
+        held.push(stage.try_allocate(a, 12 << 20).expect("memory that upstream has again"));
         let before = held.len();
         while let Ok(block) = stage.try_allocate(a, 1 << 20) {
             held.push(block);
         }
-        assert!(held.len() >= before + 12, "{upstream:?}: {before} and {}", held.len());
+        assert!(held.len() >= before + 4, "{upstream:?}: {before} and {}", held.len());
         held.into_iter().for_each(|block| stage.free(block));
         drop(other);
         stage.end();
@@ -75,7 +81,7 @@ fn an_upstream_that_frees_memory_of_others_for_a_request_is_asked_again() {
     let stage = Stage::on(rig(Policy::Lazy, 0, 32 * MIB), Upstream::Virtual, config);
     let [a, b, _] = stage.streams();
     let theirs = stage.pool.upstream();
-    let block = theirs.allocate(16 << 20, b, dmr_core::AllocTag::UNTAGGED).unwrap();
+    let block = theirs.allocate(16 << 20, b, AllocTag::UNTAGGED).unwrap();
     stage.rig.delay(b);
     theirs.deallocate(block).unwrap();
     stage.free(stage.try_allocate(a, 24 << 20).unwrap());
@@ -88,7 +94,7 @@ fn an_upstream_that_has_memory_again_is_asked_before_a_block_does_not_grow() {
     let stage = Stage::on(rig(Policy::Eager, 0, 32 * MIB), Upstream::Virtual, config);
     let [a, ..] = stage.streams();
     let other = pool_over(Upstream::Virtual, &stage.rig, config);
-    let theirs = other.allocate(16 << 20, a, dmr_core::AllocTag::UNTAGGED).unwrap();
+    let theirs = other.allocate(16 << 20, a, AllocTag::UNTAGGED).unwrap();
     let mut block = stage.allocate(a, 1 << 20);
     let grow = |block: &mut dmr_core::DeviceBlock| {
         let bytes = block.bytes() + (1 << 20);
@@ -103,5 +109,26 @@ fn an_upstream_that_has_memory_again_is_asked_before_a_block_does_not_grow() {
     assert!(block.bytes() >= before + (12 << 20), "{before} and {}", block.bytes());
     stage.free(block);
     drop(other);
+    stage.end();
+}
+
+#[test]
+fn an_upstream_waits_no_longer_than_the_thread_lets_it() {
+    let config = PoolConfig::fast().with_growth(2 * MIB).with_page_size(2 * MIB);
+    let stage = Stage::on(rig(Policy::Lazy, 0, 32 * MIB), Upstream::Virtual, config);
+    let [a, b, _] = stage.streams();
+    let resource = stage.pool.upstream();
+    let allocate = |stream| resource.allocate(24 << 20, stream, AllocTag::UNTAGGED);
+    let block = allocate(b).unwrap();
+    let held = HeldStream::hold(stage.rig.streams(), b);
+    resource.deallocate(block).unwrap();
+    for limit in [Duration::ZERO, Duration::from_millis(30)] {
+        let start = Instant::now();
+        let refused = wait_at_most(limit, || allocate(a));
+        assert!(start.elapsed() >= limit);
+        assert!(refused.is_err(), "{refused:?}");
+    }
+    drop(held);
+    resource.deallocate(allocate(a).unwrap()).unwrap();
     stage.end();
 }

@@ -338,6 +338,8 @@ impl UseTable<'_> {
     /// # Errors
     ///
     /// As [`poll`](Self::poll): the first. The uses of other streams were waited for all the same.
+    /// [`Driver`](ResourceError::Driver) with `CUDA_ERROR_NOT_READY` if the thread's
+    /// [deadline](dmr_core::waits) has passed before.
     pub fn synchronize(&self, after: &Dependencies) -> ResourceResult<()> {
         let device = self.pool.device();
         let progress = self.pool.progress();
