@@ -22,8 +22,8 @@ const LARGEST: u32 = 1024;
 #[derive(Debug)]
 pub(super) struct Quick {
     shelves: Box<[Shelf; SHELVES]>,
-    /// A chunk was put onto a shelf since all of them were found empty.
-    is_used: bool,
+    /// A bit for each shelf that a chunk was put onto since it was found empty.
+    used: u64,
 }
 
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl Default for Recent {
 impl Default for Quick {
     fn default() -> Self {
         let shelf = |_| Shelf { units: 0, len: 0, chunks: [WarmChunk::NONE; SHELF_LEN] };
-        Self { shelves: Box::new(std::array::from_fn(shelf)), is_used: false }
+        Self { shelves: Box::new(std::array::from_fn(shelf)), used: 0 }
     }
 }
 
@@ -124,7 +124,8 @@ impl Quick {
     /// if the shelf is full or has another size, or the chunk is too large.
     #[inline(always)]
     fn take_place(&mut self, units: u32) -> Option<&mut WarmChunk> {
-        let shelf = &mut self.shelves[shelf_of(units)];
+        let at = shelf_of(units);
+        let shelf = &mut self.shelves[at];
         if shelf.units != units {
             if shelf.len > 0 || units > LARGEST {
                 return None;
@@ -133,7 +134,7 @@ impl Quick {
         }
         let place = shelf.chunks.get_mut(shelf.len as usize)?;
         shelf.len += 1;
-        self.is_used = true;
+        self.used |= 1 << at;
         Some(place)
     }
 
@@ -145,21 +146,25 @@ impl Quick {
 
     /// Returns the chunks on all shelves.
     pub(super) fn iter(&self) -> impl Iterator<Item = ChunkId> {
-        self.shelves.iter().flat_map(Shelf::on_it).map(|it| it.id)
+        let mut left = self.used;
+        let used = std::iter::from_fn(move || {
+            let at = (left != 0).then(|| left.trailing_zeros() as usize);
+            left &= left.wrapping_sub(1);
+            at
+        });
+        used.flat_map(|at| self.shelves[at].on_it()).map(|it| it.id)
     }
 
-    /// Removes a chunk from the first shelf from index `from` on that has any, and sets `from` to
-    /// the index of that shelf. Returns `None` if all of these are empty; those before `from` must
-    /// be.
-    pub(super) fn pop_any(&mut self, from: &mut usize) -> Option<WarmChunk> {
-        while let Some(shelf) = self.shelves.get_mut(*from).filter(|_| self.is_used) {
+    /// Removes a chunk from any shelf. `None` if all are empty.
+    pub(super) fn pop_any(&mut self) -> Option<WarmChunk> {
+        while self.used != 0 {
+            let shelf = &mut self.shelves[self.used.trailing_zeros() as usize];
             if let Some(last) = shelf.len.checked_sub(1) {
                 shelf.len = last;
                 return Some(shelf.chunks[last as usize].take());
             }
-            *from += 1;
+            self.used &= self.used - 1;
         }
-        self.is_used = false;
         None
     }
 
@@ -310,8 +315,7 @@ impl Heap {
     /// any.
     pub(crate) fn flush(&mut self) -> bool {
         let mut any = false;
-        let mut shelf = 0;
-        while let Some(warm) = self.quick.pop_any(&mut shelf) {
+        while let Some(warm) = self.quick.pop_any() {
             self.merge_warm(warm);
             any = true;
         }
