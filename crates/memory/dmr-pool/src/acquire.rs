@@ -3,13 +3,18 @@
 //! The steps are tried in turn, the cheapest first. A search that has failed is repeated as long as
 //! another thread had memory in its hands meanwhile ([`Transit`](crate::transit::Transit)).
 
+use std::cell::LazyCell;
+use std::sync::Arc;
+
 use dmr_core::{DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
 use dmr_streams::uses::Dependencies;
 
 use crate::PoolResource;
 use crate::arena::{Arena, ChunkLocation, FreedChunk, Placement, Request};
 use crate::heap::AcquiredChunk;
+use crate::idle::IdleMemory;
 use crate::ladder::{LADDER, LadderStep, Share};
+use crate::stats::PoolReport;
 use crate::transit::Hand;
 
 /// The most times that the ladder is climbed for one request.
@@ -50,12 +55,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ) -> ResourceResult<Placement> {
         let found = match already {
             Some(chunk) => own.found(chunk),
-            None => self.climb_again(own, request).map_err(|error| {
-                if !is_full(&error) {
-                    return error;
-                }
-                error.in_pool(request.bytes as usize, &self.own_usage(), self.estimated_shortage())
-            })?,
+            None => self.climb_again(own, request)?,
         };
         let Found { arena, chunk, .. } = found;
         let mut state = arena.lock_for_block();
@@ -120,6 +120,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     fn climb_again<'p>(&'p self, own: &'p Arena, request: Request) -> ResourceResult<Found<'p>> {
         let mut refused = None;
         let refusals = self.refusals();
+        let began = self.reports.begin_search();
         for nth in 0..TRIES {
             let search = self.transit.search();
             let climb = Climb { is_first: nth == 0, refusals };
@@ -133,7 +134,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.refuse_captured(own.home)?;
         // Upstream may have refused another thread, and was not asked again.
         let refused = refused.or_else(|| self.refusal_after(refusals));
-        Err(refused.unwrap_or_else(|| self.out_of_memory(request.bytes)))
+        let refused = refused.unwrap_or_else(|| self.out_of_memory(request.bytes));
+        if !is_full(&refused) {
+            return Err(refused);
+        }
+        let report = || PoolReport { usage: self.own_usage(), shortage: self.estimated_shortage() };
+        let PoolReport { usage, shortage } = self.reports.since(began, report);
+        Err(refused.in_pool(request.bytes as usize, &usage, shortage))
     }
 
     /// Climbs the ladder once. Stores the error of upstream in `refused`.
@@ -149,6 +156,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if let Some(chunk) = self.acquire_done_with(own, request) {
             return Ok(Some(own.found(chunk)));
         }
+        let began = self.idle.begin_search();
+        let idle = LazyCell::new(|| self.idle.since(began, || Arc::new(self.look_for_idle())));
         for step in LADDER {
             let found = match step {
                 // A repetition has been refused these, and takes from the whole limit at once.
@@ -163,15 +172,17 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 LadderStep::Grow(Share::Slack) => {
                     self.grow(own, request, Share::Slack).unwrap_or_default()
                 }
-                LadderStep::Grow(Share::Limit) => match self.grow(own, request, Share::Limit) {
-                    Ok(found) => found,
-                    Err(error) if !is_full(&error) => return Err(error),
-                    Err(error) => {
-                        *refused = Some(error);
-                        None
+                LadderStep::Grow(Share::Limit) => {
+                    match self.grow_to_limit(own, request, &idle, false) {
+                        Ok(found) => found,
+                        Err(error) if !is_full(&error) => return Err(error),
+                        Err(error) => {
+                            *refused = Some(error);
+                            None
+                        }
                     }
-                },
-                LadderStep::Reclaim => match self.reclaim(own, request, climb) {
+                }
+                LadderStep::Reclaim => match self.reclaim(own, request, climb, &idle) {
                     Ok(found) => found,
                     Err(error) => {
                         refused.get_or_insert(error);
@@ -226,18 +237,24 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         own: &'p Arena,
         request: Request,
         climb: Climb,
+        idle: &IdleMemory,
     ) -> ResourceResult<Option<Found<'p>>> {
+        let may_serve = self.may_serve(idle, request);
         // Over blocks, free segments of the wrong size may be all that upstream lacks; pages have
         // been moved by now. Then the host waits, as no earlier step does.
-        if self.pages.is_none() {
+        if self.pages.is_none() && may_serve {
             // What cannot go back stays, and the caller has an error to return.
             let _ = self.trim_own_to(0);
             if let Ok(Some(found)) = self.grow(own, request, Share::Limit) {
                 return Ok(Some(found));
             }
         }
-        let waited = if climb.is_first { self.wait_for_memory(own, request) } else { None };
-        if let Some(found) = waited.or_else(|| self.find_idle(own, request)) {
+        if climb.is_first
+            && let Some(found) = self.wait_for_memory(own, request, idle)
+        {
+            return Ok(Some(found));
+        }
+        if may_serve && let Some(found) = self.acquire_of_any(own, request) {
             return Ok(Some(found));
         }
         if self.pages.is_some() && !climb.is_first {
@@ -247,15 +264,36 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             true => self.upstream.reap_pending(),
             false => self.upstream.try_reap(),
         };
-        if self.pages.is_none() {
+        if self.pages.is_none() && may_serve {
             let _ = self.trim_own_to(0);
         }
         // What upstream has refused before the call, or before it freed memory of others, it may
         // have now. Otherwise a refusal of any thread since the call began stands.
-        if reaped.unwrap_or(0) > 0 || self.refusals() == climb.refusals {
-            let _ = self.ask_upstream_again();
+        let again = reaped.unwrap_or(0) > 0 || self.refusals() == climb.refusals;
+        self.grow_to_limit(own, request, idle, again)
+    }
+
+    /// Takes memory from upstream, up to the pool's maximum, or moves idle pages. What upstream has
+    /// refused before is asked for only if `again`.
+    ///
+    /// # Errors
+    ///
+    /// Upstream's.
+    fn grow_to_limit<'p>(
+        &'p self,
+        own: &'p Arena,
+        request: Request,
+        idle: &IdleMemory,
+        again: bool,
+    ) -> ResourceResult<Option<Found<'p>>> {
+        match self.paging() {
+            Some(paging) if !self.secure_page(idle, request.tag, again, paging)? => Ok(None),
+            None if again => {
+                self.ask_upstream_again();
+                self.grow(own, request, Share::Limit)
+            }
+            _ => self.grow(own, request, Share::Limit),
         }
-        self.grow(own, request, Share::Limit)
     }
 }
 

@@ -40,16 +40,29 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// reserved and claimed already and the maximum allows them.
     pub(crate) fn claim(&self, bytes: u64, fits: impl Fn(u64) -> bool) -> Option<Claim<'_>> {
         let most = self.most_from_upstream();
-        let add =
-            |claimed: u64| claimed.checked_add(bytes).filter(|&sum| sum <= most && fits(claimed));
+        self.claim_within(bytes, |claimed, sum| sum <= most && fits(claimed))
+    }
+
+    /// Claims `bytes` of upstream's memory, if the maximum allows them: also what it has refused.
+    pub(crate) fn claim_again(&self, bytes: u64) -> Option<Claim<'_>> {
+        let most = self.config.maximum_size.unwrap_or(u64::MAX);
+        self.claim_within(bytes, |_, sum| sum <= most)
+    }
+
+    /// Claims `bytes`, if `fits` returns `true` for the bytes that are reserved and claimed
+    /// already, and for the sum.
+    fn claim_within(&self, bytes: u64, fits: impl Fn(u64, u64) -> bool) -> Option<Claim<'_>> {
+        let add = |claimed: u64| claimed.checked_add(bytes).filter(|&sum| fits(claimed, sum));
         let claimed = &self.claimed;
         claimed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
         Some(Claim { claimed, bytes })
     }
 
-    /// Returns whether `bytes` more would keep the pool within `most` bytes and its maximum.
+    /// Returns whether `bytes` more would keep the pool within `most` bytes and its maximum. A page
+    /// is claimed as a whole.
     pub(crate) fn may_claim(&self, bytes: u64, most: u64) -> bool {
         let most = most.min(self.most_from_upstream());
+        let bytes = bytes.max(self.pages.as_ref().map_or(0, |pages| pages.size));
         self.claimed.load(Ordering::Relaxed).saturating_add(bytes) <= most
     }
 

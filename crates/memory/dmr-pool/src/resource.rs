@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use dmr_core::error::StreamProblem;
 use dmr_core::process::LeakedInChild;
+use dmr_core::waits::wait_without_limit;
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError, DeviceBlock,
     DeviceMemoryResource, DriverAllocation, Generation, PeerAccess, ResourceError, ResourceResult,
@@ -17,9 +18,12 @@ use crate::PoolConfig;
 use crate::arena::{Arena, ChunkLocation, FreedChunk, Locked, Placement, Request, RetiredChunk};
 use crate::claim::Refusals;
 use crate::heap::{AcquiredChunk, MAX_CHUNK, UNIT};
+use crate::idle::IdleMemory;
+use crate::look::SharedLook;
 use crate::pages::{Pages, Paging};
 use crate::regions::Observed;
 use crate::slack::Slack;
+use crate::stats::PoolReport;
 use crate::transit::Transit;
 
 /// Cuts blocks from memory of an upstream resource, with use tracking. An allocation or a free that
@@ -80,6 +84,10 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     pub(crate) upstream_has: AtomicU64,
     /// The refusals of upstream.
     pub(crate) refusals: LeakedInChild<Mutex<Refusals>>,
+    /// The latest look at the idle memory, for threads that are short of memory.
+    pub(crate) idle: LeakedInChild<SharedLook<Arc<IdleMemory>>>,
+    /// The latest report for errors.
+    pub(crate) reports: LeakedInChild<SharedLook<PoolReport>>,
     /// Memory in the hands of threads.
     pub(crate) transit: LeakedInChild<Transit>,
 }
@@ -128,6 +136,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             claimed: AtomicU64::new(0),
             upstream_has: AtomicU64::new(u64::MAX),
             refusals: LeakedInChild::default(),
+            idle: LeakedInChild::default(),
+            reports: LeakedInChild::default(),
             transit: LeakedInChild::default(),
             streams,
         };
@@ -481,6 +491,6 @@ impl<U: DeviceMemoryResource> UseTracking for PoolResource<U> {
 
 impl<U: DeviceMemoryResource> Drop for PoolResource<U> {
     fn drop(&mut self) {
-        self.release_all();
+        wait_without_limit(|| self.release_all());
     }
 }

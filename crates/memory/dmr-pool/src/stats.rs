@@ -73,6 +73,13 @@ pub struct HeapRegion {
     pub stream: StreamId,
 }
 
+/// The memory of a pool, for an error.
+#[derive(Clone, Debug)]
+pub(crate) struct PoolReport {
+    pub(crate) usage: Usage,
+    pub(crate) shortage: PoolShortage,
+}
+
 impl PoolStats {
     /// Returns the share of the free bytes that are not in the largest free chunk, from 0 to 1.
     #[must_use]
@@ -255,7 +262,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 const AT_A_TIME: usize = 4096;
 /// About the number of chunks that the report of a refused allocation looks at: many threads may be
 /// refused at a time, and each chunk is in another one's cache.
-const SAMPLE: usize = 1024;
+const SAMPLE: usize = 256;
 
 /// `Pool(Async(device 0))`, or with pages `Pool(pages of 8 MiB, Virtual(device 0))`.
 impl<U: DeviceMemoryResource> fmt::Display for PoolResource<U> {

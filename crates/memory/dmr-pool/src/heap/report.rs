@@ -1,8 +1,8 @@
 //! Reports of a heap's chunks.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
-use super::chunk::State;
+use super::chunk::{Chunk, State};
 use super::{ChunkId, Heap, UNIT};
 
 /// The description of a chunk in a report.
@@ -14,7 +14,7 @@ pub(crate) struct ChunkReport {
     pub(crate) state: RegionState,
 }
 
-/// Neighbours that are free or pending, without a gap.
+/// Neighbours that are free, on a shelf or pending, without a gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IdleRun {
     pub(crate) addresses: Range<u64>,
@@ -68,23 +68,68 @@ impl Heap {
         })
     }
 
-    /// Returns the runs whose first chunk has a record from index `from` to index `to`. Chunks on
-    /// shelves are in none: [`flush`](Self::flush) them before.
-    pub(crate) fn idle_runs(&self, from: usize, to: usize) -> impl Iterator<Item = IdleRun> {
-        let is_idle = |id: ChunkId| matches!(self.chunks[id].state, State::Free | State::Pending);
-        let firsts = self
-            .chunks
-            .batch(from, to, 1)
-            .filter(move |&(id, chunk)| is_idle(id) && !chunk.before.is_some_and(is_idle));
-        firsts.map(move |(_, first)| {
-            let mut last = first;
-            while let Some(after) = last.after.filter(|&id| is_idle(id)) {
-                last = &self.chunks[after];
+    /// Calls `act` for the runs that have a chunk on a shelf and no pending one before it, and for
+    /// the other free chunks of at least `least` units. Breaks if there are more than `most` of
+    /// those.
+    pub(crate) fn visit_free_runs(
+        &self,
+        least: u32,
+        most: usize,
+        mut act: impl FnMut(IdleRun),
+    ) -> ControlFlow<()> {
+        let mut visited = ControlFlow::Continue(());
+        let mut left = most;
+        self.free.visit(&self.chunks, least..=u32::MAX, |id| {
+            let Some(fewer) = left.checked_sub(1) else {
+                visited = ControlFlow::Break(());
+                return visited;
+            };
+            left = fewer;
+            let Chunk { before, after, .. } = self.chunks[id];
+            if ![before, after].into_iter().flatten().any(|id| self.is_unmerged(id)) {
+                act(self.run_from(id));
             }
-            let end = last.address + u64::from(last.units) * UNIT;
-            let is_whole = first.before.is_none() && last.after.is_none();
-            IdleRun { addresses: first.address..end, is_whole }
-        })
+            ControlFlow::Continue(())
+        });
+        visited?;
+        self.quick.iter().filter_map(|id| self.run_at(id)).for_each(act);
+        visited
+    }
+
+    /// Returns the run of a pending chunk, or of one on a shelf; `None` unless it is the first of
+    /// these in its run.
+    pub(crate) fn run_at(&self, unmerged: ChunkId) -> Option<IdleRun> {
+        let before = self.chunks[unmerged].before;
+        let free = before.filter(|&id| self.is_free(id));
+        let other = free.map_or(before, |id| self.chunks[id].before);
+        match other.is_some_and(|id| self.is_unmerged(id)) {
+            true => None,
+            false => Some(self.run_from(free.unwrap_or(unmerged))),
+        }
+    }
+
+    /// Returns the run that begins with this chunk.
+    fn run_from(&self, first: ChunkId) -> IdleRun {
+        let mut last = first;
+        while let Some(after) = self.chunks[last].after.filter(|&id| self.is_idle(id)) {
+            last = after;
+        }
+        let is_whole = self.chunks[first].before.is_none() && self.chunks[last].after.is_none();
+        IdleRun { addresses: self.chunks[first].address..self.chunks[last].end(), is_whole }
+    }
+
+    /// Returns whether a chunk is free, pending or on a shelf.
+    fn is_idle(&self, id: ChunkId) -> bool {
+        self.is_free(id) || self.is_unmerged(id)
+    }
+
+    /// Returns whether a chunk is idle, and not merged with free neighbours.
+    fn is_unmerged(&self, id: ChunkId) -> bool {
+        match self.chunks[id].state {
+            State::Pending => true,
+            State::Acquired => self.quick.contains(self.chunks[id].units, id),
+            _ => false,
+        }
     }
 
     /// Returns the number of records, in use or not.

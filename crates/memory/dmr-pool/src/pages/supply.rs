@@ -21,6 +21,7 @@ use crate::acquire::is_full;
 use crate::arena::{Arena, Request, State};
 use crate::claim::Claim;
 use crate::heap::{ChunkId, UNIT};
+use crate::idle::IdleMemory;
 use crate::span::{MappedPage, Page};
 use crate::transit::Hand;
 
@@ -107,7 +108,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     pub(super) fn sources(&self, wanted: u64, request: Request, pages: &Pages) -> Vec<Source> {
         let allowance = self.page_allowance(pages, request);
         let mut sources = vec![Source::New(allowance)];
-        let available = pages.spare().len() as u64 + self.claimable_pages(allowance, pages);
+        let available = self.available_pages(allowance, pages);
         // A program with blocks of hundreds of pages would move pages all the time. Beyond the
         // budget it gets memory instead.
         let lacking = wanted.saturating_sub(available);
@@ -121,10 +122,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Returns whether `wanted` pages can be taken from these sources, as it looks now. Takes none.
     pub(super) fn may_find(&self, wanted: u64, sources: &[Source], pages: &Pages) -> bool {
         let claimable = sources.iter().map(|source| match *source {
-            Source::New(most) => self.claimable_pages(most, pages),
+            Source::New(most) => most,
             Source::Free | Source::Pending => 0,
         });
-        let mut found = pages.spare().len() as u64 + claimable.max().unwrap_or(0);
+        let mut found = self.available_pages(claimable.max().unwrap_or(0), pages);
         let moves = sources.contains(&Source::Free);
         for arena in self.arenas().filter(|_| moves) {
             if found >= wanted {
@@ -141,10 +142,56 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         found >= wanted
     }
 
-    /// Returns how many pages can be created as long as the pool has no more than `most` bytes.
-    fn claimable_pages(&self, most: u64, pages: &Pages) -> u64 {
+    /// Returns the number of spare pages, and of pages that can be created as long as the pool has
+    /// no more than `most` bytes.
+    pub(crate) fn available_pages(&self, most: u64, pages: &Pages) -> u64 {
         let most = most.min(self.most_from_upstream());
-        most.saturating_sub(self.claimed.load(Ordering::Relaxed)) / pages.size
+        let room = most.saturating_sub(self.claimed.load(Ordering::Relaxed));
+        pages.spare().len() as u64 + room / pages.size
+    }
+
+    /// Returns whether there is a page for a request at the limit: an idle or a spare one, or a new
+    /// one, which is spare then. So upstream's refusal costs no search for the addresses of a page.
+    /// What upstream has refused before is asked for only if `again`.
+    ///
+    /// # Errors
+    ///
+    /// Upstream's.
+    pub(crate) fn secure_page(
+        &self,
+        idle: &IdleMemory,
+        tag: AllocTag,
+        again: bool,
+        paging: Paging<'_>,
+    ) -> ResourceResult<bool> {
+        if idle.has_whole() || paging.pages.spare_bytes() > 0 {
+            // The request may need more pages than that.
+            if again {
+                self.ask_upstream_again();
+            }
+            return Ok(true);
+        }
+        let hand = self.transit.open();
+        let size = paging.pages.size;
+        let claim = match again {
+            true => self.claim_again(size),
+            false => self.claim(size, |_| true),
+        };
+        let Some(claim) = claim else { return Ok(false) };
+        let mut supply = Supply::new(paging.pages);
+        supply.claims.push(claim);
+        let created = self.create_claimed(&mut supply, tag, paging);
+        // Upstream has no page for other threads, either, which may have missed this claim.
+        let is_refusal = created.as_ref().is_err_and(is_full);
+        if !is_refusal {
+            hand.hold();
+        }
+        drop(supply);
+        created?;
+        if again {
+            self.ask_upstream_again();
+        }
+        Ok(true)
     }
 
     /// Takes `wanted` pages into the thread's hand and orders the own stream after their last
