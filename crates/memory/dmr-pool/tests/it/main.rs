@@ -5,6 +5,7 @@ mod conformance;
 mod dedicated_segments;
 mod grow_in_place;
 mod limits;
+mod no_refusal_in_vain;
 mod parts;
 mod segments;
 mod slots_are_not_lost;
