@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`sequence`] | the same allocations and frees that the peers' programs make |
 //! | [`workload`] | W1 to W9, each a function that makes [`Line`]s |
+//! | [`decode`] | a decode loop, launch by launch and as captured graphs |
 //! | [`soak`] | a pool under a small budget for minutes, every byte checked |
 //! | [`stacks`] | the resources, by name, with and without layers |
 //! | [`machine`] | the GPU, or the simulated device where there is none |
@@ -14,6 +15,7 @@
 //! | [`steps`] | the operations whose host cost `cargo xtask bench` takes apart |
 #![allow(unsafe_code, reason = "submits work to the CUDA driver, which is a C library")]
 
+pub mod decode;
 pub mod error;
 pub mod line;
 pub mod machine;

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use dmr_bench::decode::{self, Decode, Sizes};
 use dmr_bench::soak::{self, Soak};
 use dmr_bench::workload::{self, NAMES, Plan};
 use dmr_bench::{BenchError, Machine, stacks, steps, table};
@@ -63,6 +64,21 @@ enum Command {
         /// Over blocks of the driver's pool instead of pages that the pool maps itself
         #[arg(long)]
         over_blocks: bool,
+    },
+    /// A decode loop, launch by launch and as captured graphs; one JSON line per result
+    Decode {
+        /// The batch sizes
+        #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 32])]
+        batches: Vec<usize>,
+        /// Tokens that each row generates [default: 128; on the simulated driver 4]
+        #[arg(long)]
+        tokens: Option<usize>,
+        /// Layers [default: 4; on the simulated driver 2]
+        #[arg(long)]
+        layers: Option<usize>,
+        /// The resource of the blocks
+        #[arg(long, default_value = "pool-pages")]
+        resource: String,
     },
     /// Names the workloads, the resources and the steps
     List,
@@ -139,6 +155,9 @@ fn main() -> ExitCode {
             let trims = !no_trims;
             run_soak(Soak { time, threads, limit, percent, trims, config, over_blocks })
         }
+        Command::Decode { batches, tokens, layers, resource } => {
+            run_decode(batches, tokens, layers, resource)
+        }
         Command::List => list(),
         Command::Step { name, times } => step(&name, times),
     };
@@ -198,6 +217,22 @@ fn run_soak(soak: Soak) -> Result<usize, BenchError> {
     let (line, wrong) = soak::run(&machine, soak)?;
     println!("{line}");
     Ok(wrong as usize)
+}
+
+fn run_decode(
+    batches: Vec<usize>,
+    tokens: Option<usize>,
+    layers: Option<usize>,
+    resource: String,
+) -> Result<usize, BenchError> {
+    let machine = Machine::open(0)?;
+    let is_simulated = machine.is_simulated();
+    let mut sizes = if is_simulated { Sizes::of_simulator() } else { Sizes::of_gpu() };
+    sizes.layers = layers.unwrap_or(sizes.layers);
+    let tokens = tokens.unwrap_or(if is_simulated { 4 } else { 128 });
+    println!("{}", machine.line());
+    let plan = Decode { resource, batches, tokens, sizes };
+    decode::run(&machine, &plan, &mut |line| println!("{line}"))
 }
 
 /// Replaces the default by the given values, if there are any.
