@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cudarc::driver::CudaGraph;
+use cudarc::driver::{CudaGraph, CudaStream};
 use dmr_core::sync::lock;
 use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError, StreamId};
 use dmr_launch::{Footprint, LaunchError};
@@ -15,6 +15,7 @@ use crate::capture::{Capture, CaptureMode, CaptureOptions};
 use crate::error::CaptureError;
 use crate::executable::{Executable, Template};
 use crate::memory::GraphPool;
+use crate::replay::Replay;
 
 /// Captured work that can be launched again and again.
 ///
@@ -29,8 +30,8 @@ use crate::memory::GraphPool;
 ///
 /// Dropping it does not wait: replays in flight go on.
 pub struct Graph {
-    context: Context,
-    footprint: Footprint,
+    pub(crate) context: Context,
+    pub(crate) footprint: Footprint,
     executable: Mutex<Executable>,
     pool: GraphPool,
     /// Values that the captures keep. Dropped after the executable graph.
@@ -41,7 +42,7 @@ pub struct Graph {
 const TAG: AllocTag = AllocTag::new("graph");
 
 /// The resource that tracks the memory, and the streams that the graph is launched on.
-struct Context {
+pub(crate) struct Context {
     resource: Arc<dyn DeviceMemoryResource>,
     streams: Arc<StreamPool>,
 }
@@ -76,7 +77,7 @@ impl Graph {
     ///
     /// At each launch of the graph the captured work accesses only
     ///
-    /// - memory that `work` has recorded, in the recorded way, and
+    /// - memory that `work` has recorded, or that launch's [`Replay`], in the recorded way, and
     /// - memory that is valid until the graph is dropped and its last replay is done, and that
     ///   nothing else writes meanwhile: of the host, of modules, of values that it
     ///   [keeps](Capture::keep).
@@ -140,16 +141,30 @@ impl Graph {
         &self,
         stream: impl Into<StreamId>,
     ) -> Result<(), LaunchError<Box<ResourceError>>> {
-        self.footprint.launch(&self.context, stream, |stream| {
-            let device = self.context.streams.device();
-            // With uses, preparing them has looked.
-            if self.footprint.recorded_count() == 0 {
-                device.bind().and_then(|()| device.refuse_capture_of(stream))?;
-            }
-            let executable = lock(&self.executable);
-            // SAFETY: the stream is alive while it is borrowed, and the graph is locked.
-            unsafe { executable.launch(device, stream.cu_stream()) }
-        })
+        let has_uses = self.footprint.recorded_count() > 0;
+        self.footprint.launch(&self.context, stream, |stream| self.enqueue(stream, has_uses))
+    }
+
+    /// Begins a launch that uses memory beside what the capture has recorded: record that, then
+    /// [`launch`](Replay::launch) it.
+    pub fn replay(&self, stream: impl Into<StreamId>) -> Replay<'_> {
+        Replay::new(self, stream.into())
+    }
+
+    /// Enqueues a replay whose uses are prepared.
+    pub(crate) fn enqueue(
+        &self,
+        stream: &CudaStream,
+        has_uses: bool,
+    ) -> Result<(), Box<ResourceError>> {
+        let device = self.context.streams.device();
+        // With uses, preparing them has looked.
+        if !has_uses {
+            device.bind().and_then(|()| device.refuse_capture_of(stream))?;
+        }
+        let executable = lock(&self.executable);
+        // SAFETY: the stream is alive while it is borrowed, and the graph is locked.
+        unsafe { executable.launch(device, stream.cu_stream()) }
     }
 
     /// Captures again, and launches what was captured from now on. If it has the nodes and edges

@@ -10,6 +10,7 @@
 //! | [`graph`] | [`Graph`]: capture, launch, update |
 //! | [`capture`] | [`Capture`], what the closure of a capture gets; [`CaptureMode`]; [`Fork`] |
 //! | [`memory`] | [`GraphPool`], [`GraphMemory`]: memory that is allocated in a capture |
+//! | [`replay`] | [`Replay`]: a launch that uses more memory than the capture has recorded |
 //! | [`error`] | [`CaptureError`] |
 //!
 //! ```no_run
@@ -46,11 +47,13 @@ mod executable;
 pub mod graph;
 pub mod memory;
 mod order;
+pub mod replay;
 
 pub use capture::{Capture, CaptureMode, CaptureOptions, Fork};
 pub use error::CaptureError;
 pub use graph::Graph;
 pub use memory::{GraphMemory, GraphPool};
+pub use replay::Replay;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -7,10 +7,10 @@ use cudarc::driver::CudaStream;
 use dmr_core::{Access, AllocTag, StreamId};
 use dmr_streams::{DeviceContext, KernelArg, TrackedMemory};
 
-use crate::LaunchError;
 use crate::mode::LaunchMode;
 use crate::submit::Stream;
 use crate::uses::LaunchUses;
+use crate::{LaunchError, LaunchRecorder};
 
 /// The reads and writes of work that is submitted more than once, on any stream, such as a graph.
 ///
@@ -108,6 +108,12 @@ impl Footprint {
         self.uses.reject_untracked(&guard, &**ctx.resource())?;
         let stream = Stream { guard: &guard, id };
         self.uses.launch(ctx, stream, self.timeout, (), |stream, ()| enqueue(stream))
+    }
+
+    /// Makes a recorder of one launch with these uses, for work that uses other memory beside them
+    /// each time: record that, too.
+    pub fn recorder(&self, stream: impl Into<StreamId>) -> LaunchRecorder {
+        LaunchRecorder::with_uses(stream.into(), self.uses.clone(), self.timeout)
     }
 
     /// Returns the number of different blocks, and parts of blocks, that the work uses.

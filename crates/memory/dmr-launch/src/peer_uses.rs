@@ -12,7 +12,7 @@ use crate::PrepareError;
 use crate::error::RefusedMemory;
 
 /// Uses of memory of another stream pool, on one of its streams.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PeerUses {
     streams: Arc<StreamPool>,
     resource: Arc<dyn DeviceMemoryResource>,

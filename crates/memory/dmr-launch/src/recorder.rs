@@ -284,8 +284,11 @@ impl LaunchRecorder {
     }
 
     fn new(stream: StreamId, mode: LaunchMode) -> Self {
-        let uses = LaunchUses::new(mode);
-        Self { stream, uses, timeout: Duration::ZERO, is_consumed: false }
+        Self::with_uses(stream, LaunchUses::new(mode), Duration::ZERO)
+    }
+
+    pub(crate) fn with_uses(stream: StreamId, uses: LaunchUses, timeout: Duration) -> Self {
+        Self { stream, uses, timeout, is_consumed: false }
     }
 
     fn refused(&self, source: ResourceError) -> PrepareError {

@@ -16,7 +16,7 @@ use crate::peer_uses::PeerUses;
 pub(crate) const INLINE: usize = 8;
 
 /// The uses of a launch: each block and each part of a block once, with the combined access.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LaunchUses {
     pub(crate) mode: LaunchMode,
     /// Uses of pinned memory, then uses of blocks.

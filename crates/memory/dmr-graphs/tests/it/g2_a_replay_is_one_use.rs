@@ -21,6 +21,40 @@ fn a_replay_waits_for_writers_and_readers_wait_for_it() {
     scene.assert_clean();
 }
 
+/// The captured work reads `x`, which only the replay records.
+#[test]
+fn a_replay_is_ordered_with_memory_that_it_records_beside_the_capture() {
+    let mut scene = Scene::new(Rig::new);
+    let Scene { ctx, b, x, y, .. } = &mut scene;
+    let graph = capture(ctx, b, |capture| {
+        capture.write(y);
+        copy(capture.stream(), x, y)
+    });
+    let graph = graph.unwrap();
+    for pattern in 1..=5 {
+        scene.fill(pattern);
+        let mut replay = graph.replay(&scene.b);
+        replay.read(&scene.x);
+        scene.rig.delay(&scene.b);
+        replay.launch().unwrap();
+        scene.fill(100 + pattern);
+        scene.check(pattern);
+    }
+    assert_eq!(graph.recorded_count(), 1, "a replay records for itself only");
+    let mut replay = graph.replay(&scene.b);
+    replay.read(&scene.x);
+    let next = scene.ctx.block(&scene.a);
+    let freed = std::mem::replace(&mut scene.x, next);
+    let generation = freed.generation();
+    scene.ctx.resource.deallocate(freed).unwrap();
+    let Err(LaunchError::Prepare(PrepareError::Resource { source, .. })) = replay.launch() else {
+        panic!("the block is gone");
+    };
+    assert_eq!(source, ResourceError::use_after_free(generation));
+    drop(graph);
+    scene.assert_clean();
+}
+
 #[test]
 fn memory_that_is_freed_right_after_a_replay_is_not_overwritten_before_it_is_done() {
     let mut scene = Scene::new(Rig::new);
