@@ -8,6 +8,7 @@ use cudarc::nvrtc::Ptx;
 use crate::model::{COLUMNS, MAX_PAGES};
 
 const PTX: &str = include_str!("kernels.ptx");
+const DECODE: &str = include_str!("decode.ptx");
 
 /// The number of requests of one launch of `decode`.
 pub const BATCH: usize = 4;
@@ -44,6 +45,8 @@ pub struct Kernels {
     pub prefill: CudaFunction,
     /// `decode(weights, batch)`: one step of each request, a block each.
     pub decode: CudaFunction,
+    /// `decode_slots(weights, slots)`: as `decode`, with the slots of a batch in memory.
+    pub decode_slots: CudaFunction,
 }
 
 impl Kernels {
@@ -53,9 +56,36 @@ impl Kernels {
     ///
     /// Those of the driver.
     pub fn load(context: &Arc<CudaContext>) -> Result<Self, DriverError> {
-        let module = context.load_module(Ptx::from_src(PTX))?;
-        let [prefill, decode] = ["prefill", "decode"].map(|name| module.load_function(name));
-        Ok(Self { prefill: prefill?, decode: decode? })
+        let argument = ".param .align 8 .b8 batch[320]";
+        let decode = decode("decode", argument, "mov.b64 %slot, batch;", "param");
+        let address = "ld.param.u64 %slot, [batch];";
+        let decode_slots = self::decode("decode_slots", ".param .u64 batch", address, "global");
+        let text = format!("{PTX}\n{decode}\n{decode_slots}");
+        let module = context.load_module(Ptx::from_src(text))?;
+        Ok(Self {
+            prefill: module.load_function("prefill")?,
+            decode: module.load_function("decode")?,
+            decode_slots: module.load_function("decode_slots")?,
+        })
+    }
+}
+
+/// Returns the text of a kernel that decodes the slots at `address`, in this space.
+fn decode(name: &str, batch: &str, address: &str, space: &str) -> String {
+    let text = DECODE.replace("NAME", name).replace("BATCH", batch);
+    text.replace("ADDRESS", address).replace("SPACE", space)
+}
+
+impl Batch {
+    /// The number of words of a batch.
+    pub const WORDS: usize = size_of::<Self>() / size_of::<u64>();
+
+    /// Returns the words that the device reads.
+    pub fn words(&self) -> impl Iterator<Item = u64> {
+        self.0.iter().flat_map(|slot| {
+            let tokens = std::iter::once(slot.tokens);
+            tokens.chain(slot.pages).chain(std::iter::once(u64::from(slot.position)))
+        })
     }
 }
 

@@ -4,7 +4,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`model`] | the model, on the host |
-//! | [`kernels`] | the two kernels, as PTX |
+//! | [`kernels`] | the kernels, as PTX |
 //! | [`schedule`] | the requests, the worker threads, and the operations that they need of a runtime |
 //! | [`on_dmr`] | the server on `dmr`: this is the file to read |
 //! | [`on_cudarc`] | the same server on cudarc's own slices |

@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
-use dmr_inference::schedule::{run_on_cudarc, run_on_cudarc_pages, run_on_dmr};
+use dmr_inference::schedule::{run_on_cudarc, run_on_cudarc_pages, run_on_dmr, run_on_dmr_graphs};
 use dmr_inference::{Config, Error, Report};
 use dmr_sim::{Driver, Universe};
 
@@ -16,6 +16,8 @@ use dmr_sim::{Driver, Universe};
 enum Kind {
     /// On `dmr`
     Dmr,
+    /// On `dmr`, with a captured graph for the steps of each worker
+    DmrGraphs,
     /// On cudarc's slices: one for the cache, whose views are the pages
     Cudarc,
     /// On cudarc's slices: one for each page
@@ -72,7 +74,7 @@ fn main() -> Result<(), Error> {
         ..Config::default()
     };
     let kinds = match options.runtime.is_empty() {
-        true => vec![Kind::Dmr, Kind::Cudarc, Kind::CudarcPages],
+        true => vec![Kind::Dmr, Kind::DmrGraphs, Kind::Cudarc, Kind::CudarcPages],
         false => options.runtime,
     };
     println!("{}", Report::head());
@@ -82,6 +84,7 @@ fn main() -> Result<(), Error> {
             let before = simulated.as_ref().map_or(0, |universe| universe.reports().len());
             let outcome = match kind {
                 Kind::Dmr => run_on_dmr(&config)?,
+                Kind::DmrGraphs => run_on_dmr_graphs(&config)?,
                 Kind::Cudarc => run_on_cudarc(&config)?,
                 Kind::CudarcPages => run_on_cudarc_pages(&config)?,
             };

@@ -15,13 +15,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::PushKernelArg;
+use cudarc::driver::result::memcpy_dtod_async;
 use dmr::dmr_buffer::DeviceViewMut;
+use dmr::dmr_graphs::Replay;
 use dmr::dmr_launch::{LaunchError, PrepareError};
-use dmr::dmr_streams::KernelArg;
+use dmr::dmr_streams::{KernelArg, TrackedMemory};
 use dmr::prelude::*;
 
 use crate::Error;
-use crate::kernels::{Batch, Kernels, Slot, grid};
+use crate::kernels::{BATCH, Batch, Kernels, Slot, grid};
 use crate::model::{self, COLUMNS, PAGE_LEN, PAGE_TOKENS};
 use crate::report::Totals;
 use crate::schedule::{Config, Job, Live, Outcome, Runtime, serve};
@@ -32,6 +34,22 @@ use crate::schedule::{Config, Job, Live, Outcome, Runtime, serve};
 ///
 /// The first error of a worker; memory that is left at the end.
 pub fn run(config: &Config) -> Result<Outcome, Error> {
+    run_with(config, "dmr")
+}
+
+/// Runs the server with a captured graph for the steps of each worker, and shuts its runtime down.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn run_with_graphs(config: &Config) -> Result<Outcome, Error> {
+    run_with(config, WITH_GRAPHS)
+}
+
+/// The name of the server whose steps are replays.
+const WITH_GRAPHS: &str = "dmr, graphs";
+
+fn run_with(config: &Config, name: &'static str) -> Result<Outcome, Error> {
     let mut builder = DeviceRuntime::builder(config.ordinal).statistics().spill();
     if let Some(bytes) = config.budget {
         builder = builder.budget_on(&Budget::new(bytes));
@@ -40,12 +58,12 @@ pub fn run(config: &Config) -> Result<Outcome, Error> {
         builder = builder.log_csv(path);
     }
     let gpu = builder.build()?;
-    let outcome = serve_on(&gpu, config)?;
+    let outcome = serve_on(&gpu, config, name)?;
     gpu.shutdown()?; // an error if anything is left
     Ok(outcome)
 }
 
-fn serve_on(gpu: &DeviceRuntime, config: &Config) -> Result<Outcome, Error> {
+fn serve_on(gpu: &DeviceRuntime, config: &Config, name: &'static str) -> Result<Outcome, Error> {
     let [copies, prefills] = [gpu.streams().acquire()?, gpu.streams().acquire()?];
     let tag = AllocTag::new("weights");
     let weights = DeviceBuffer::from_host_tagged(gpu, &copies, &model::weights(), tag)?;
@@ -61,9 +79,10 @@ fn serve_on(gpu: &DeviceRuntime, config: &Config) -> Result<Outcome, Error> {
         copies,
         prefills,
         config,
+        has_graphs: name == WITH_GRAPHS,
         conflicts: AtomicU64::new(0),
     };
-    serve(&server, "dmr", config)
+    serve(&server, name, config)
 }
 
 /// A page of the cache. The owner of the view has it alone.
@@ -77,6 +96,7 @@ struct Server<'c> {
     copies: StreamLease,
     prefills: StreamLease,
     config: &'c Config,
+    has_graphs: bool,
     conflicts: AtomicU64,
 }
 
@@ -85,7 +105,44 @@ struct Worker {
     stream: StreamLease,
     prompt: PinnedBuffer<u32>,
     tokens: PinnedBuffer<u32>,
+    steps: Option<Steps>,
 }
+
+/// The captured step of a worker. It copies its slots to the device and decodes them. The addresses
+/// in the slots change from step to step, so each replay records what they stand for.
+struct Steps {
+    graph: Graph,
+    slots: PinnedBuffer<u64>,
+    /// On the device, for as long as the graph.
+    _copied: DeviceBuffer<u64>,
+}
+
+/// A recorder of the uses of a step: of a launch, or of a replay.
+trait Uses {
+    fn read(&mut self, memory: &impl TrackedMemory) -> KernelArg;
+    fn write(&mut self, memory: &mut impl TrackedMemory) -> KernelArg;
+    fn read_write(&mut self, memory: &mut impl TrackedMemory) -> KernelArg;
+}
+
+macro_rules! uses {
+    ($($recorder:ty),*) => {$(
+        impl Uses for $recorder {
+            fn read(&mut self, memory: &impl TrackedMemory) -> KernelArg {
+                self.read(memory)
+            }
+
+            fn write(&mut self, memory: &mut impl TrackedMemory) -> KernelArg {
+                self.write(memory)
+            }
+
+            fn read_write(&mut self, memory: &mut impl TrackedMemory) -> KernelArg {
+                self.read_write(memory)
+            }
+        }
+    )*};
+}
+
+uses!(LaunchRecorder, Replay<'_>);
 
 /// The number of names of requests. The process keeps each for ever, so a server has a fixed number
 /// of them and gives them in turn: more than it has requests at once.
@@ -107,7 +164,9 @@ impl<'c> Runtime for Server<'c> {
     fn worker(&self) -> Result<Worker, Error> {
         let prompt = PinnedBuffer::zeroed(self.gpu, &self.copies, self.config.prompt)?;
         let tokens = PinnedBuffer::zeroed(self.gpu, &self.copies, self.config.len())?;
-        Ok(Worker { stream: self.gpu.streams().acquire()?, prompt, tokens })
+        let stream = self.gpu.streams().acquire()?;
+        let steps = self.has_graphs.then(|| self.capture(&stream)).transpose()?;
+        Ok(Worker { stream, prompt, tokens, steps })
     }
 
     fn admit(&self, worker: &mut Worker, job: &Job) -> Result<Request<'c>, Error> {
@@ -127,6 +186,9 @@ impl<'c> Runtime for Server<'c> {
     fn decode(&self, worker: &mut Worker, batch: &mut [Live<Request<'c>>]) -> Result<(), Error> {
         for Live { position, device, .. } in batch.iter_mut() {
             self.take_pages(device, *position + 1)?;
+        }
+        if let Some(steps) = &mut worker.steps {
+            return self.replay(&worker.stream, steps, batch);
         }
         self.insist(|| {
             let mut launch = LaunchRecorder::new_strict(&worker.stream);
@@ -215,11 +277,56 @@ impl<'c> Server<'c> {
         })
     }
 
+    /// Captures the step of a worker.
+    fn capture(&self, stream: &StreamLease) -> Result<Steps, Error> {
+        let slots = PinnedBuffer::<u64>::zeroed(self.gpu, stream, Batch::WORDS)?;
+        let tag = AllocTag::new("slots");
+        let mut copied = DeviceBuffer::uninit_tagged(self.gpu, stream, Batch::WORDS, tag)?;
+        let work = |capture: &mut Capture<'_>| {
+            let weights = capture.read(&self.weights);
+            let from = capture.read(&slots).device_ptr();
+            let batch = capture.write(&mut copied);
+            let stream = capture.stream();
+            // SAFETY: both have the bytes of a batch, and the address of pinned memory is the same
+            // on the device. The kernel takes these two, and uses what each replay records.
+            unsafe {
+                let to = batch.device_ptr();
+                memcpy_dtod_async(to, from, size_of::<Batch>(), stream.cu_stream())?;
+                let mut kernel = stream.launch_builder(&self.kernels.decode_slots);
+                kernel.arg(&weights).arg(&batch).launch(grid(BATCH))?;
+            }
+            Ok::<_, dmr::Error>(())
+        };
+        // SAFETY: the work uses what it records, and what each replay records: all of them are made
+        // in `replay`.
+        let graph = unsafe { Graph::capture(self.gpu, stream, CaptureMode::default(), work)? };
+        Ok(Steps { graph, slots, _copied: copied })
+    }
+
+    /// Makes one step of each request, as a replay.
+    fn replay(
+        &self,
+        stream: &StreamLease,
+        steps: &mut Steps,
+        batch: &mut [Live<Request<'c>>],
+    ) -> Result<(), Error> {
+        self.insist(|| {
+            let mut replay = steps.graph.replay(stream);
+            let mut slots = Batch::default();
+            for (slot, request) in slots.0.iter_mut().zip(batch.iter_mut()) {
+                *slot = self.record_step(&mut replay, request)?;
+            }
+            let written = steps.slots.as_mut_slice()?.iter_mut();
+            written.zip(slots.words()).for_each(|(to, word)| *to = word);
+            Ok(replay.launch())
+        })
+    }
+
     /// Records what one step of a request uses: it reads a token and the full pages, appends to the
     /// last page, and writes the next token.
     fn record_step(
         &self,
-        launch: &mut LaunchRecorder,
+        launch: &mut impl Uses,
         request: &mut Live<Request<'c>>,
     ) -> Result<Slot, Error> {
         let Live { position, device, .. } = request;

@@ -209,6 +209,16 @@ pub fn run_on_dmr(config: &Config) -> Result<Outcome, Error> {
     on_dmr::run(config)
 }
 
+/// Runs the server on `dmr`, with a captured graph for the steps of each worker.
+///
+/// # Errors
+///
+/// As [`run_on_dmr`].
+pub fn run_on_dmr_graphs(config: &Config) -> Result<Outcome, Error> {
+    config.check()?;
+    on_dmr::run_with_graphs(config)
+}
+
 /// Runs the server on cudarc's own slices.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! The server on the driver that the process uses: right tokens, on every runtime.
 
 use dmr_inference::Config;
-use dmr_inference::schedule::{run_on_cudarc, run_on_cudarc_pages, run_on_dmr};
+use dmr_inference::schedule::{run_on_cudarc, run_on_cudarc_pages, run_on_dmr, run_on_dmr_graphs};
 use dmr_sim::{Driver, Universe};
 
 #[test]
@@ -16,6 +16,8 @@ fn every_request_gets_the_models_tokens() {
     for outcome in [
         run_on_dmr(&config).unwrap(),
         run_on_dmr(&short).unwrap(),
+        run_on_dmr_graphs(&config).unwrap(),
+        run_on_dmr_graphs(&short).unwrap(),
         run_on_cudarc(&config).unwrap(),
         run_on_cudarc_pages(&config).unwrap(),
     ] {

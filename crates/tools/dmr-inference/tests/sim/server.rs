@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use dmr_inference::schedule::{run_on_cudarc, run_on_cudarc_pages, run_on_dmr};
+use dmr_inference::schedule::{run_on_cudarc, run_on_cudarc_pages, run_on_dmr, run_on_dmr_graphs};
 use dmr_inference::{Config, Outcome, model};
 use dmr_sim::{Policy, Report, ReportKind, Universe, UniverseBuilder};
 
@@ -31,8 +31,10 @@ fn every_request_gets_the_models_tokens_under_every_policy() {
     let seeds = (1..5).map(|seed| (Policy::Random, seed));
     for (policy, seed) in [(Policy::Eager, 0), (Policy::Lazy, 0)].into_iter().chain(seeds) {
         let (universe, config) = machine(Universe::builder().policy(policy).seed(seed));
-        let outcome = run_on_dmr(&Config { requests: 24, ..config }).unwrap();
-        assert_right(&outcome, 24);
+        let config = Config { requests: 24, ..config };
+        for run in [run_on_dmr, run_on_dmr_graphs] {
+            assert_right(&run(&config).unwrap(), 24);
+        }
         assert_clean(&universe);
     }
 }
@@ -42,14 +44,17 @@ fn every_request_gets_the_models_tokens_under_every_policy() {
 fn pages_that_change_hands_lose_no_order() {
     let (universe, config) = machine(Universe::builder());
     let config = Config { prompt: 9, workers: 8, requests: 96, new_tokens: 2, turns: 3, ..config };
-    assert_right(&run_on_dmr(&config).unwrap(), 96);
+    for run in [run_on_dmr, run_on_dmr_graphs] {
+        assert_right(&run(&config).unwrap(), 96);
+    }
     assert_clean(&universe);
 }
 
 #[test]
 fn a_read_that_is_not_recorded_is_found_and_the_report_names_the_kernels() {
     let (universe, config) = machine(Universe::builder());
-    run_on_dmr(&Config { requests: 8, forget_a_read: true, ..config }).unwrap();
+    let config = Config { requests: 8, forget_a_read: true, ..config };
+    run_on_dmr(&config).unwrap();
     let reports = universe.reports();
     let (undeclared, races): (Vec<_>, Vec<_>) =
         reports.into_iter().partition(|report| report.kind == ReportKind::UndeclaredRead);
@@ -65,31 +70,44 @@ fn a_read_that_is_not_recorded_is_found_and_the_report_names_the_kernels() {
     }
 }
 
+#[test]
+fn a_read_that_a_replay_does_not_record_is_found() {
+    let (universe, config) = machine(Universe::builder());
+    run_on_dmr_graphs(&Config { requests: 8, forget_a_read: true, ..config }).unwrap();
+    let reports = universe.reports();
+    let is_undeclared = |report: &&Report| report.kind == ReportKind::UndeclaredRead;
+    assert!(reports.iter().any(|report| report.kind == ReportKind::ReadAfterWrite), "{reports:?}");
+    let undeclared = reports.iter().find(is_undeclared).unwrap().to_string();
+    assert!(undeclared.contains("kernel decode_slots"), "{undeclared}");
+}
+
 /// One use of each of the first declarations is left out, a different one in each run.
 #[test]
 fn every_use_that_the_server_declares_is_needed() {
     for at in 0..40 {
-        let (universe, config) = machine(Universe::builder());
-        let planted = Arc::new(Mutex::new(None));
-        let mut seen = 0;
-        let plant = Arc::clone(&planted);
-        universe.alter_declarations(move |uses| {
-            if seen == at && !uses.is_empty() {
-                *plant.lock().unwrap() = Some(uses.remove(at % uses.len()).block);
-            }
-            seen += 1;
-        });
-        run_on_dmr(&Config { requests: 4, workers: 1, ..config }).unwrap();
-        let block = *planted.lock().unwrap();
-        let reports = universe.reports();
-        let names_it = |report: &Report| {
-            report.undeclared.as_ref().is_some_and(|undeclared| Some(undeclared.block) == block)
-        };
-        assert!(block.is_some(), "there are more declarations than {at}");
-        assert!(
-            reports.iter().any(names_it),
-            "{at}: block #{block:?} is not declared: {reports:?}"
-        );
+        for run in [run_on_dmr, run_on_dmr_graphs] {
+            let (universe, config) = machine(Universe::builder());
+            let planted = Arc::new(Mutex::new(None));
+            let mut seen = 0;
+            let plant = Arc::clone(&planted);
+            universe.alter_declarations(move |uses| {
+                if seen == at && !uses.is_empty() {
+                    *plant.lock().unwrap() = Some(uses.remove(at % uses.len()).block);
+                }
+                seen += 1;
+            });
+            run(&Config { requests: 4, workers: 1, ..config }).unwrap();
+            let block = *planted.lock().unwrap();
+            let reports = universe.reports();
+            let names_it = |report: &Report| {
+                report.undeclared.as_ref().is_some_and(|undeclared| Some(undeclared.block) == block)
+            };
+            assert!(block.is_some(), "there are more declarations than {at}");
+            assert!(
+                reports.iter().any(names_it),
+                "{at}: block #{block:?} is not declared: {reports:?}"
+            );
+        }
     }
 }
 
