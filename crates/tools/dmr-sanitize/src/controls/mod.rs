@@ -7,6 +7,7 @@
 mod announced;
 #[cfg(feature = "all")]
 mod ordered;
+mod replayed;
 mod scene;
 mod shared;
 mod whole;
@@ -64,6 +65,9 @@ pub const CONTROLS: &[Control] = &[
     announced::NOT_WRITABLE,
     #[cfg(feature = "nvtx")]
     announced::UNDECLARED,
+    replayed::AFTER_FREE,
+    #[cfg(feature = "all")]
+    replayed::BEFORE_ALLOC,
     shared::RACE,
     shared::DIVERGENT_BARRIER,
 ];

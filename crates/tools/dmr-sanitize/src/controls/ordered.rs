@@ -118,7 +118,7 @@ fn delay(scene: &Scene, stream: &StreamLease) -> Outcome<PatternOps> {
     Ok(ops)
 }
 
-fn driver_pool(scene: &Scene) -> Outcome<AsyncCudaResource> {
+pub(super) fn driver_pool(scene: &Scene) -> Outcome<AsyncCudaResource> {
     let resource = AsyncCudaResource::new(Arc::clone(&scene.streams), AsyncConfig::default())?;
     Ok(Scene::on(resource))
 }

@@ -4,6 +4,7 @@
 mod api_errors;
 mod buffers;
 mod conformance;
+mod graphs;
 mod interface;
 mod kernels;
 mod launches;
@@ -84,6 +85,7 @@ fn run(mut arguments: Arguments, stack: Option<Stack>) -> Outcome<Conclusion> {
 fn trials_of(stack: Stack) -> Vec<Trial> {
     let groups = [
         ("buffers", buffers::TESTS),
+        ("graphs", graphs::TESTS),
         ("launches", launches::TESTS),
         ("memory", memory::TESTS),
         ("threads", threads::TESTS),
