@@ -48,6 +48,7 @@ class State:
     def reset(self):
         for x in [self.tokens, self.position, self.history, *self.keys, *self.values]:
             x.zero_()
+        self.tokens.copy_(torch.arange(self.rows, device=self.tokens.device) % 128)
 
 
 def step(m, s):

@@ -123,6 +123,10 @@ fn run_on(ctx: Context, plan: &Decode, emit: &mut dyn FnMut(Line)) -> Result<usi
         let measured = bench
             .measure(state, || model.step(state, &mut Eager::new(&bench.ctx, &bench.compute)))?;
         emit(bench.line(&model, "eager", *rows, &measured.times));
+        let mut logits = measured.outputs[1].chunks_exact(4).map(|bytes| bytes.try_into());
+        if !logits.all(|bytes| bytes.is_ok_and(|bytes| f32::from_le_bytes(bytes).is_finite())) {
+            return Err(BenchError("a logit is not a number".to_owned()));
+        }
         expected.push(measured.outputs);
         let own = GraphPool::new(&bench.ctx, POOL);
         bench.capture(&model, state, &own)?;

@@ -186,7 +186,7 @@ impl State {
         state.into_iter().chain(&self.caches).map(|owned| owned.memory)
     }
 
-    /// Begins at the first token: writes zeros to all of it, in a launch on this stream.
+    /// Begins at the first position, with another token in each row, in a launch on this stream.
     pub(super) fn reset(&self, ctx: &Context, stream: &StreamLease) -> Result<(), BenchError> {
         let mut launch = LaunchRecorder::new_strict(stream);
         for mut memory in self.memory() {
@@ -196,6 +196,11 @@ impl State {
             self.memory().try_for_each(|Memory { address, bytes, .. }| {
                 // SAFETY: the memory is recorded, and has this number of bytes.
                 unsafe { memset_d8_async(address, 0, bytes, on.cu_stream()) }
+            })?;
+            (0..self.rows).try_for_each(|row| {
+                let token = self.tokens.memory.address + (row * FLOAT) as u64;
+                // SAFETY: the lowest byte of the row's token.
+                unsafe { memset_d8_async(token, (row % 128) as u8, 1, on.cu_stream()) }
             })
         });
         zeroed.map_err(BenchError::new)
