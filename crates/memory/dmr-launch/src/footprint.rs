@@ -15,7 +15,7 @@ use crate::{LaunchError, LaunchRecorder};
 /// The reads and writes of work that is submitted more than once, on any stream, such as a graph.
 ///
 /// Each [`launch`](Self::launch) is one use of all the memory, as a launch of a strict
-/// [`LaunchRecorder`](crate::LaunchRecorder) is. A footprint keeps no memory alive: a launch after
+/// [`LaunchRecorder`] is. A footprint keeps no memory alive: a launch after
 /// a block was freed is refused.
 ///
 /// Recording takes a snapshot, as with a recorder. Up to 8 uses need no allocation on the host
