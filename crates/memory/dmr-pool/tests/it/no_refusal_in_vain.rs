@@ -1,5 +1,6 @@
-//! Threads under a tight limit are refused only what did not fit: no request is refused while a page
-//! or a segment was free, or in flight, all the time. `DMR_REFUSALS` sets the number of refusals.
+//! Threads under a tight limit are refused only what did not fit: no request is refused while a
+//! page or a segment was free, or in flight, all the time. `DMR_REFUSALS` sets the number of
+//! refusals.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
