@@ -5,10 +5,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use cudarc::driver::result;
 use cudarc::driver::{CudaGraph, CudaStream};
 use dmr_core::sync::lock;
 use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError, StreamId};
 use dmr_launch::{Footprint, LaunchError};
+use dmr_streams::event::DriverEvent;
 use dmr_streams::{DeviceContext, StreamPool};
 
 use crate::capture::{Capture, CaptureMode, CaptureOptions};
@@ -28,14 +30,30 @@ use crate::replay::Replay;
 /// A graph keeps no block alive. A launch after a block was freed is
 /// [`UseAfterFree`](ResourceError::UseAfterFree), and launches nothing.
 ///
-/// Dropping it does not wait: replays in flight go on.
+/// Dropping it does not wait, and replays in flight go on; if it [keeps](Capture::keep) values, it
+/// waits for its last replay, and drops them then.
 pub struct Graph {
     pub(crate) context: Context,
     pub(crate) footprint: Footprint,
-    executable: Mutex<Executable>,
+    launched: Mutex<Launched>,
     pool: GraphPool,
-    /// Values that the captures keep. Dropped after the executable graph.
+    /// Values that the captures keep.
     kept: Vec<Box<dyn Any + Send + Sync>>,
+}
+
+struct Launched {
+    executable: Executable,
+    /// Recorded behind the last replay, if the graph keeps values. The driver runs the replays of a
+    /// graph one after the other.
+    last: Option<DriverEvent>,
+    /// Those of executable graphs that updates have replaced.
+    earlier: Vec<DriverEvent>,
+}
+
+impl Launched {
+    fn new(executable: Executable) -> Mutex<Self> {
+        Mutex::new(Self { executable, last: None, earlier: Vec::new() })
+    }
 }
 
 /// The tag of the slabs of a graph's own pool.
@@ -100,7 +118,7 @@ impl Graph {
         let captured = captured(&context, stream.into(), options.mode(), &pool, work)?;
         let executable = captured.template.instantiate().map_err(CaptureError::Instantiate)?;
         let Captured { footprint, kept, .. } = captured;
-        Ok(Self { context, footprint, executable: Mutex::new(executable), pool, kept })
+        Ok(Self { context, footprint, launched: Launched::new(executable), pool, kept })
     }
 
     /// Takes over a graph of cudarc. Each launch uses the memory of `footprint`, as each launch of
@@ -116,16 +134,16 @@ impl Graph {
     {
         let streams = Arc::clone(ctx.streams());
         let context = Context { resource: Arc::clone(ctx.resource()), streams };
-        let executable = Mutex::new(Executable::Adopted(graph));
+        let launched = Launched::new(Executable::Adopted(graph));
         let pool = GraphPool::new(&context, TAG);
-        Self { context, footprint, executable, pool, kept: Vec::new() }
+        Self { context, footprint, launched, pool, kept: Vec::new() }
     }
 
     /// Makes each launch wait up to `timeout` while another stream has a conflicting window open,
     /// instead of being refused at once.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.footprint = self.footprint.with_timeout(timeout);
+        self.footprint = std::mem::take(&mut self.footprint).with_timeout(timeout);
         self
     }
 
@@ -162,9 +180,21 @@ impl Graph {
         if !has_uses {
             device.bind().and_then(|()| device.refuse_capture_of(stream))?;
         }
-        let executable = lock(&self.executable);
+        let mut launched = lock(&self.launched);
+        let Launched { executable, last, .. } = &mut *launched;
+        // Before the launch: once it is submitted, no error may hide it.
+        if !self.kept.is_empty() && last.is_none() {
+            *last = Some(DriverEvent::new(device)?);
+        }
         // SAFETY: the stream is alive while it is borrowed, and the graph is locked.
-        unsafe { executable.launch(device, stream.cu_stream()) }
+        unsafe { executable.launch(device, stream.cu_stream()) }?;
+        if let Some(last) = last
+            && last.record_on_other(stream).is_err()
+        {
+            // SAFETY: as above.
+            let _ = unsafe { result::stream::synchronize(stream.cu_stream()) };
+        }
+        Ok(())
     }
 
     /// Captures again, and launches what was captured from now on. If it has the nodes and edges
@@ -187,9 +217,11 @@ impl Graph {
     ) -> Result<(), CaptureError<E>> {
         let Captured { template, footprint, kept } =
             captured(&self.context, stream.into(), mode, &self.pool, work)?;
-        let executable = self.executable.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let launched = self.launched.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let Launched { executable, last, earlier } = launched;
         if !template.update(executable).map_err(CaptureError::Instantiate)? {
             *executable = template.instantiate().map_err(CaptureError::Instantiate)?;
+            earlier.extend(last.take());
         }
         self.footprint = footprint.with_timeout(self.footprint.timeout());
         // What is in flight may use what was kept so far.
@@ -207,6 +239,19 @@ impl Graph {
     #[must_use]
     pub fn recorded_count(&self) -> usize {
         self.footprint.recorded_count()
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        let launched = self.launched.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let device = self.context.streams.device();
+        for event in launched.earlier.drain(..).chain(launched.last.take()) {
+            if device.relaxed(|relaxed| event.synchronize(relaxed)).is_err() {
+                // A replay may still use them.
+                std::mem::forget(std::mem::take(&mut self.kept));
+            }
+        }
     }
 }
 

@@ -1,10 +1,13 @@
 //! G2: a replay waits for what its memory is used for, and is waited for.
 
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
 
 use dmr_core::{DeviceOps, ResourceError};
 use dmr_launch::{LaunchError, LaunchRecorder, PrepareError};
-use dmr_testkit::Rig;
+use dmr_testkit::{HeldStream, Rig};
 
 use crate::scene::{BYTES, Scene, capture, copy, fill};
 
@@ -150,5 +153,41 @@ fn a_graph_may_be_dropped_while_a_replay_is_in_flight() {
     graph.launch(&scene.b).unwrap();
     drop(graph);
     scene.check(4);
+    scene.assert_clean();
+}
+
+/// Sets a flag when it is dropped.
+struct Flag(Arc<AtomicBool>);
+
+impl Drop for Flag {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn what_a_graph_keeps_outlives_its_last_replay() {
+    let mut scene = Scene::new(Rig::new);
+    let is_dropped = Arc::new(AtomicBool::new(false));
+    let Scene { ctx, b, x, y, .. } = &mut scene;
+    let graph = capture(ctx, b, |capture| {
+        capture.keep(Flag(Arc::clone(&is_dropped)));
+        capture.read(x);
+        capture.write(y);
+        copy(capture.stream(), x, y)
+    });
+    let graph = graph.unwrap();
+    let held = HeldStream::hold(scene.rig.streams(), &scene.b);
+    graph.launch(&scene.b).unwrap();
+    thread::scope(|scope| {
+        let drops = scope.spawn(|| drop(graph));
+        // Long enough for a drop that does not wait.
+        thread::sleep(Duration::from_millis(50));
+        assert!(!is_dropped.load(Ordering::SeqCst), "the replay has not run");
+        held.release();
+        drops.join().unwrap();
+    });
+    assert!(is_dropped.load(Ordering::SeqCst));
+    drop(held);
     scene.assert_clean();
 }

@@ -15,8 +15,13 @@ use dmr_streams::{KernelArg, StreamLease};
 use crate::stage::Stage;
 use crate::{SIZES, Test};
 
+/// Left out on the driver's pool: memcheck's order of streams does not reach the branches of a
+/// graph. Their accesses are reported as before the allocation and after the free, although the
+/// host waits between them.
+pub(crate) const FORK: &str = "a_fork_and_memory_of_the_capture_are_in_every_replay";
+
 pub(crate) const TESTS: &[Test] = &[
-    ("a_fork_and_memory_of_the_capture_are_in_every_replay", fork),
+    (FORK, fork),
     ("an_updated_graph_accesses_its_new_buffers", update),
     ("two_graphs_that_share_memory_run_in_order", shared),
     ("a_buffer_that_is_freed_right_after_a_replay_is_whole_until_then", freed),
