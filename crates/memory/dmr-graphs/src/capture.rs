@@ -200,8 +200,8 @@ impl<'c> Capture<'c> {
         self.footprint.write_column(name, column)
     }
 
-    /// Keeps a value until the graph is dropped and its last replay is done, such as a module or the
-    /// workspace of a library. A graph that keeps values waits for its last replay when it is
+    /// Keeps a value until the graph is dropped and its last replay is done, such as a module or
+    /// the workspace of a library. A graph that keeps values waits for its last replay when it is
     /// dropped, and each replay records one more event.
     pub fn keep(&mut self, value: impl Any + Send + Sync) {
         self.kept.push(Box::new(value));

@@ -46,7 +46,7 @@ struct Launched {
     /// Recorded behind the last replay, if the graph keeps values. The driver runs the replays of a
     /// graph one after the other.
     last: Option<DriverEvent>,
-    /// Those of executable graphs that updates have replaced.
+    /// The events of executable graphs that updates have replaced.
     earlier: Vec<DriverEvent>,
 }
 
