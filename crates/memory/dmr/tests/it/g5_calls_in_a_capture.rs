@@ -116,7 +116,6 @@ fn calls_on_the_capturing_stream_are_refused() {
                 ("copy_from", outcome(y.copy_from(&x, b))),
                 ("copy_from_host", outcome(y.copy_from_host(&[1; LEN], b))),
                 ("to_host", outcome(x.to_host(b))),
-                ("reserve", outcome(y.reserve(LEN, b))),
                 ("copy_to_device", outcome(pinned.copy_to_device(&mut y, b))),
                 ("copy_from_device", outcome(pinned.copy_from_device(&x, b))),
                 ("synchronize", outcome(gpu.streams().synchronize(b))),
