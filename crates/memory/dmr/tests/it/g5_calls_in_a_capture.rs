@@ -7,6 +7,7 @@ use std::fmt::Debug;
 use std::sync::{Mutex, MutexGuard};
 
 use dmr::cudarc::driver::result::memset_d8_async;
+use dmr::dmr_graphs::CaptureError;
 use dmr::prelude::*;
 use dmr_testkit::{Rig, block_on};
 
@@ -82,6 +83,20 @@ fn while_capturing(
     outcomes
 }
 
+/// Captures no work, and records a read.
+fn capture_a_read(
+    gpu: &DeviceRuntime,
+    on: &StreamLease,
+    x: &DeviceBuffer<u8>,
+) -> Result<Graph, CaptureError<ResourceError>> {
+    let work = |capture: &mut Capture<'_>| {
+        capture.read(x);
+        Ok(())
+    };
+    // SAFETY: nothing is captured.
+    unsafe { Graph::capture(gpu, on, CaptureMode::default(), work) }
+}
+
 fn assert_all(expected: &Outcome, outcomes: &[(&str, Outcome)], backend: Backend) {
     for (call, outcome) in outcomes {
         assert_eq!(outcome, expected, "{call} on {backend:?}");
@@ -98,19 +113,12 @@ fn calls_on_the_capturing_stream_are_refused() {
             let mut recorder = LaunchRecorder::new_strict(b);
             recorder.read(&x);
             let tag = AllocTag::new("in a capture");
-            let inner = |capture: &mut Capture<'_>| Ok::<_, ResourceError>(_ = capture.read(&x));
-            // SAFETY: it captures nothing.
-            let other = unsafe { Graph::capture(gpu, a, CaptureMode::default(), inner) }.unwrap();
-            let nested = |capture: &mut Capture<'_>| Ok::<_, ResourceError>(_ = capture.read(&x));
+            let other = capture_a_read(gpu, a, &x).unwrap();
             vec![
                 ("uninit", outcome(DeviceBuffer::<u8>::uninit(gpu, b, LEN))),
                 ("zeroed", outcome(DeviceBuffer::<u8>::zeroed(gpu, b, LEN))),
                 ("from_host", outcome(DeviceBuffer::from_host(gpu, b, &[1_u8; LEN]))),
-                // SAFETY: it captures nothing.
-                (
-                    "capture",
-                    outcome(unsafe { Graph::capture(gpu, b, CaptureMode::default(), nested) }),
-                ),
+                ("capture", outcome(capture_a_read(gpu, b, &x))),
                 ("a launch", outcome(recorder.launch(gpu, |_| Ok::<_, ResourceError>(())))),
                 ("fill", outcome(x.fill(1, b))),
                 ("copy_from", outcome(y.copy_from(&x, b))),
@@ -137,14 +145,9 @@ fn calls_on_other_streams_and_on_none_are_made() {
             let mut recorder = LaunchRecorder::new_strict(a);
             recorder.read(&x);
             let filled = outcome(x.fill(1, a));
-            let inner = |capture: &mut Capture<'_>| Ok::<_, ResourceError>(_ = capture.read(&x));
             vec![
                 ("fill", filled),
-                // SAFETY: it captures nothing.
-                (
-                    "capture",
-                    outcome(unsafe { Graph::capture(gpu, a, CaptureMode::default(), inner) }),
-                ),
+                ("capture", outcome(capture_a_read(gpu, a, &x))),
                 ("a launch", outcome(recorder.launch(gpu, |_| Ok::<_, ResourceError>(())))),
                 ("to_host", outcome(x.to_host(a))),
                 ("acquire", outcome(gpu.streams().acquire())),
