@@ -84,9 +84,9 @@ mod models {
                     assert!(seen & bit != 0, "{seen:b} does not have {bit:b}");
                 }
             };
-            let others = [search(1), search(2)].map(thread::spawn);
-            search(4)();
-            others.into_iter().for_each(|other| other.join().unwrap());
+            let other = thread::spawn(search(1));
+            search(2)();
+            other.join().unwrap();
         });
     }
 }

@@ -180,13 +180,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let Some(claim) = claim else { return Ok(false) };
         let mut supply = Supply::new(paging.pages);
         supply.claims.push(claim);
+        hand.hold();
         let created = self.create_claimed(&mut supply, tag, paging);
-        // Upstream has no page for other threads, either, which may have missed this claim.
-        let is_refusal = created.as_ref().is_err_and(is_full);
-        if !is_refusal {
-            hand.hold();
-        }
+        // The page is spare, or the claim has ended, before the hand is closed.
         drop(supply);
+        if created.as_ref().is_err_and(is_full) {
+            // Upstream has no page for other threads, either, which may have missed this claim.
+            hand.spend();
+        }
         created?;
         if again {
             self.ask_upstream_again();
