@@ -2,6 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
+use std::path::Path;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -12,9 +13,14 @@ use dmr_testkit::{CountedWakes, HeldStream, Rig, block_on};
 /// queues a held stream holds another one, too.
 const STREAMS: usize = 8;
 
-/// The operating system's threads of this process.
+/// Returns the number of threads of this test and of the library. The threads of other tests have
+/// names of their own, and may end at any time; a thread without a name has that of its parent.
 fn threads() -> usize {
-    std::fs::read_dir("/proc/self/task").unwrap().count()
+    let name = |task: &Path| std::fs::read_to_string(task.join("comm")).unwrap_or_default();
+    let own = name(Path::new("/proc/thread-self"));
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.map(|task| name(&task.unwrap().path()));
+    names.filter(|name| *name == own || name.starts_with("dmr-")).count()
 }
 
 #[test]
