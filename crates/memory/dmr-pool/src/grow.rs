@@ -144,14 +144,16 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let growth = share.min(self.config.growth).min(MAX_CHUNK).next_multiple_of(SEGMENT_STEP);
         let is_exact = self.is_dedicated(request) || request.bytes == 0;
         let step = if is_exact { least } else { least.max(growth) };
+        // The stream for which the arena was made may be retired, and another one have its slot.
+        let home = self.streams.successor(arena.home);
         let mut outcome = Ok(None);
         // A large step saves calls of upstream, but near its limit only the least may fit.
         for bytes in std::iter::once(step).chain((least < step).then_some(least)) {
             let Some(mut claim) = self.claim(bytes, |_| true) else { continue };
             hand.hold();
-            match self.upstream.allocate(bytes as usize, arena.home, request.tag) {
+            match self.upstream.allocate(bytes as usize, home, request.tag) {
                 Ok(block) => {
-                    let block = self.check_segment(block, bytes as usize, arena.home)?;
+                    let block = self.check_segment(block, bytes as usize, home)?;
                     self.report_created(block.ptr(), bytes);
                     self.fulfil(&mut claim, bytes);
                     return Ok(Some(block));

@@ -127,10 +127,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             } {
                 // Upstream need not track uses: it orders a free after the home stream's work only.
                 // So that stream comes after everything else first.
-                let is_ordered = match self.uses().has_ended(arena.home) {
+                let home = self.streams.successor(arena.home);
+                let is_ordered = match self.uses().has_ended(home) {
                     // It can be given no wait any more.
                     true => self.uses().poll(&after).unwrap_or(false),
-                    false => self.uses().wait_for(arena.home, &after).is_ok(),
+                    false => self.uses().wait_for(home, &after).is_ok(),
                 };
                 if is_ordered {
                     let mut state = arena.lock();

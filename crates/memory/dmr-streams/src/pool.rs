@@ -187,6 +187,13 @@ impl StreamPool {
         Ok(self.permanent_id(self.find(stream)?.slot()))
     }
 
+    /// Returns the permanent id of the stream that has the slot of `stream` now: that of another
+    /// one, if `stream` was retired and its slot is used again.
+    #[must_use]
+    pub fn successor(&self, stream: StreamId) -> StreamId {
+        self.permanent_id(stream.slot())
+    }
+
     #[inline]
     pub(crate) fn attachments(&self) -> &Attachments {
         &self.attachments

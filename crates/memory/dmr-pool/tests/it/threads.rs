@@ -14,7 +14,8 @@ use dmr_cuda_direct::DirectCudaResource;
 use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_pool::{PoolConfig, PoolResource};
 use dmr_streams::StreamLease;
-use dmr_testkit::Rig;
+use dmr_streams::StreamPoolConfig;
+use dmr_testkit::{Rig, RigConfig};
 
 const THREADS: u64 = 8;
 const ROUNDS: u64 = 3;
@@ -184,6 +185,39 @@ fn the_next_stream_in_a_slot_has_what_the_last_one_left() {
     assert_eq!(pool.usage().reserved, 0);
     drop((pool, _first));
     rig.assert_clean();
+}
+
+/// A program adopts a stream for each query, and has a slot for one at a time.
+#[test]
+fn the_arena_of_a_retired_stream_grows_for_the_next_one_of_its_slot() {
+    type Make = fn(&Rig) -> Box<dyn DeviceMemoryResource>;
+    let upstreams: [Make; 3] = [
+        |rig| Box::new(DirectCudaResource::new(Arc::clone(rig.streams()))),
+        |rig| {
+            let streams = Arc::clone(rig.streams());
+            Box::new(AsyncCudaResource::new(streams, AsyncConfig::new()).unwrap())
+        },
+        |rig| {
+            let streams = Arc::clone(rig.streams());
+            Box::new(VirtualCudaResource::new(streams, VirtualConfig::new()).unwrap())
+        },
+    ];
+    for make in upstreams {
+        let streams = StreamPoolConfig::new().with_max_adopted(1);
+        let rig = Rig::with(RigConfig { streams, ..RigConfig::default() });
+        let config = PoolConfig::fast().with_growth(2 << 20);
+        let pool = PoolResource::new(make(&rig), Arc::clone(rig.streams()), config).unwrap();
+        for query in 1..=4 {
+            let stream = rig.device().context().new_stream().unwrap();
+            let lease = rig.streams().adopt(stream).unwrap();
+            let block = pool.allocate(query << 22, lease.id(), AllocTag::UNTAGGED).unwrap();
+            rig.ops().fill_pattern(&block, 0..block.bytes(), 1, lease.id()).unwrap();
+            pool.deallocate(block).unwrap();
+            rig.streams().retire_stream(&lease).unwrap();
+        }
+        drop(pool);
+        rig.assert_clean();
+    }
 }
 
 /// Finds free memory in an arena, also while the thread of its stream is in it.
