@@ -16,7 +16,10 @@
 //! wait for waits for it ([`Waiting`]). So waits form no cycle, and a wait ends when the driver
 //! calls of others have returned. No time limit ends it.
 
+use std::time::{Duration, Instant};
+
 use dmr_core::sync::ignore_poison;
+use dmr_core::waits;
 
 use crate::sync::{Condvar, Mutex, ThreadId, current, lock};
 
@@ -94,7 +97,8 @@ impl Transit {
 impl Search<'_> {
     /// Returns whether the search may have missed memory: a hand of another thread that held some
     /// was closed since it began. Waits first until all hands that other threads have open now are
-    /// closed, unless the calling thread has one open itself.
+    /// closed, unless the calling thread has one open itself. Returns `false` at the thread's
+    /// [deadline](waits).
     pub(crate) fn may_have_missed(&self) -> bool {
         let me = current().id();
         let mut hands = lock(&self.transit.hands);
@@ -109,9 +113,19 @@ impl Search<'_> {
             // this search ran, or comes out of a hand that counts. So a wait ends, however many
             // hands are opened meanwhile.
             while let Some(_waiting) = Waiting::begin(me, owners(&hands)) {
+                let left = match waits::deadline() {
+                    Some(deadline) => deadline.saturating_duration_since(Instant::now()),
+                    None => Duration::MAX,
+                };
+                // The other thread may wait for the device, in upstream.
+                if left.is_zero() {
+                    return false;
+                }
                 hands.waiting += 1;
-                let woken = self.transit.closed.wait(hands);
-                hands = ignore_poison(woken);
+                hands = match left {
+                    Duration::MAX => ignore_poison(self.transit.closed.wait(hands)),
+                    left => ignore_poison(self.transit.closed.wait_timeout(hands, left)).0,
+                };
                 hands.waiting -= 1;
             }
         }

@@ -1,6 +1,8 @@
 //! An upstream that has refused memory gets the next request only before an allocation or a growth
 //! is refused.
 
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::stage::Stage;
@@ -131,4 +133,44 @@ fn an_upstream_waits_no_longer_than_the_thread_lets_it() {
     drop(held);
     resource.deallocate(allocate(a).unwrap()).unwrap();
     stage.end();
+}
+
+/// Another thread, without a limit, frees retired blocks and waits for the device meanwhile.
+/// For a larger block than what was freed, a pool of the driver waits, too.
+fn a_deadline_is_kept_while_another_thread_waits(kind: Upstream, of_pool: bool) {
+    let config = PoolConfig::fast().with_growth(2 * MIB).with_page_size(2 * MIB);
+    let stage = Stage::on(rig(Policy::Lazy, 0, 32 * MIB), kind, config);
+    let [a, b, c] = stage.streams();
+    let upstream = stage.pool.upstream();
+    let resource: &dyn DeviceMemoryResource = if of_pool { &stage.pool } else { upstream };
+    let allocate = |stream| resource.allocate(24 << 20, stream, AllocTag::UNTAGGED);
+    let block = upstream.allocate(20 << 20, b, AllocTag::UNTAGGED).unwrap();
+    stage.rig.delay(b);
+    upstream.deallocate(block).unwrap();
+    thread::scope(|scope| {
+        let hold = stage.universe().hold_nth("cuEventSynchronize", 1);
+        let waits = scope.spawn(|| allocate(a));
+        hold.wait_until_held();
+        let (sender, receiver) = channel();
+        scope.spawn(move || sender.send(wait_at_most(Duration::ZERO, || allocate(c))).unwrap());
+        let refused = receiver.recv_timeout(Duration::from_secs(10));
+        hold.release();
+        refused.expect("the deadline was not kept").unwrap_err();
+        resource.deallocate(waits.join().unwrap().unwrap()).unwrap();
+    });
+    stage.end();
+}
+
+#[test]
+fn a_deadline_is_kept_while_another_thread_waits_in_the_upstream() {
+    for kind in [Upstream::Async, Upstream::Virtual] {
+        a_deadline_is_kept_while_another_thread_waits(kind, false);
+    }
+}
+
+#[test]
+fn a_deadline_is_kept_while_another_thread_waits_with_a_hand_open() {
+    for kind in [Upstream::Async, Upstream::Virtual] {
+        a_deadline_is_kept_while_another_thread_waits(kind, true);
+    }
 }

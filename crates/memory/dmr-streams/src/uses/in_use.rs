@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
-use dmr_core::BlockId;
 use dmr_core::sync::{lock, try_lock};
+use dmr_core::{BlockId, waits};
 
 use super::ClosedQueue;
 use crate::BlockOwner;
+use crate::idle::POLL;
 
 /// The blocks of one owner that were released while they were [`InUse`](super::Released::InUse),
 /// with a value of the owner for each.
@@ -38,12 +40,20 @@ pub enum Patience {
 
 impl Patience {
     /// Locks a mutex that is held while blocks are freed; `None` if another thread holds it and
-    /// this does not wait.
+    /// this does not wait, or the thread's [deadline](dmr_core::waits) has passed: the other thread
+    /// may be waiting for the device.
     #[must_use]
     pub fn lock(self, mutex: &Mutex<()>) -> Option<MutexGuard<'_, ()>> {
-        match self {
-            Self::Poll => try_lock(mutex),
-            Self::Wait => Some(lock(mutex)),
+        let deadline = match self {
+            Self::Poll => return try_lock(mutex),
+            Self::Wait => waits::deadline(),
+        };
+        let Some(deadline) = deadline else { return Some(lock(mutex)) };
+        loop {
+            match try_lock(mutex) {
+                None if Instant::now() < deadline => std::thread::sleep(POLL),
+                locked => return locked,
+            }
         }
     }
 }
