@@ -5,30 +5,14 @@ use std::sync::Arc;
 
 use dmr_core::error::SizeProblem;
 use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
-use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
-use dmr_cuda_direct::DirectCudaResource;
-use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_pool::{PoolConfig, PoolResource};
 use dmr_testkit::Rig;
+
+use crate::upstreams::{Make, UPSTREAMS, Upstream};
 
 const MIB: u64 = 1 << 20;
 const HOME: StreamId = StreamId::DEFAULT;
 const TAG: AllocTag = AllocTag::new("limits");
-
-type Upstream = Box<dyn DeviceMemoryResource>;
-type Make = fn(&Rig) -> Upstream;
-
-const UPSTREAMS: [Make; 3] = [
-    |rig| Box::new(DirectCudaResource::new(Arc::clone(rig.streams()))),
-    |rig| {
-        let streams = Arc::clone(rig.streams());
-        Box::new(AsyncCudaResource::new(streams, AsyncConfig::new()).unwrap())
-    },
-    |rig| {
-        let streams = Arc::clone(rig.streams());
-        Box::new(VirtualCudaResource::new(streams, VirtualConfig::new()).unwrap())
-    },
-];
 
 fn pool(rig: &Rig, upstream: Make, config: PoolConfig) -> ResourceResult<PoolResource<Upstream>> {
     PoolResource::new(upstream(rig), Arc::clone(rig.streams()), config)

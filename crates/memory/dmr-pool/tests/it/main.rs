@@ -17,3 +17,4 @@ mod t4_blocks_that_upstream_exchanges;
 mod t4_panicking_observers;
 mod t7_reaps;
 mod threads;
+mod upstreams;

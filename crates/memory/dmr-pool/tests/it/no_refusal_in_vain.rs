@@ -9,12 +9,11 @@ use std::thread;
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, ResourceError, UseTrackingExt,
 };
-use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
-use dmr_cuda_direct::DirectCudaResource;
-use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_pool::{PoolConfig, PoolResource};
 use dmr_streams::StreamLease;
 use dmr_testkit::Rig;
+
+use crate::upstreams::{UPSTREAMS, Upstream};
 
 /// Bytes of each block: a page, or a segment.
 const PAGE: u64 = 2 << 20;
@@ -24,20 +23,6 @@ const ROOM: u64 = 8;
 const EACH: usize = 4;
 const THREADS: usize = 4;
 const TAG: AllocTag = AllocTag::new("in vain");
-
-type Upstream = Box<dyn DeviceMemoryResource>;
-
-const UPSTREAMS: [fn(&Rig) -> Upstream; 3] = [
-    |rig| Box::new(DirectCudaResource::new(Arc::clone(rig.streams()))),
-    |rig| {
-        let streams = Arc::clone(rig.streams());
-        Box::new(AsyncCudaResource::new(streams, AsyncConfig::new()).unwrap())
-    },
-    |rig| {
-        let streams = Arc::clone(rig.streams());
-        Box::new(VirtualCudaResource::new(streams, VirtualConfig::new()).unwrap())
-    },
-];
 
 struct Scene {
     pool: PoolResource<Upstream>,

@@ -8,31 +8,17 @@ use dmr_core::{
     Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, ResourceError, UseTrackingExt,
     wait_at_most,
 };
-use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
-use dmr_cuda_direct::DirectCudaResource;
-use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_pool::{PoolConfig, PoolResource};
 use dmr_streams::StreamLease;
 use dmr_testkit::{HeldStream, Rig};
+
+use crate::upstreams::{Make, UPSTREAMS, Upstream};
 
 const MIB: u64 = 1 << 20;
 const QUARTER: usize = 512 << 10;
 const TAG: AllocTag = AllocTag::new("wait at most");
 
-type Upstream = Box<dyn DeviceMemoryResource>;
 type Pool = PoolResource<Upstream>;
-
-const UPSTREAMS: [fn(&Rig) -> Upstream; 3] = [
-    |rig| Box::new(DirectCudaResource::new(Arc::clone(rig.streams()))),
-    |rig| {
-        let streams = Arc::clone(rig.streams());
-        Box::new(AsyncCudaResource::new(streams, AsyncConfig::new()).unwrap())
-    },
-    |rig| {
-        let streams = Arc::clone(rig.streams());
-        Box::new(VirtualCudaResource::new(streams, VirtualConfig::new()).unwrap())
-    },
-];
 
 /// A full pool in which two neighbours were freed that a stream which is held still uses. The block
 /// that would fit needs both.
@@ -45,7 +31,7 @@ struct Full {
 }
 
 impl Full {
-    fn new(rig: &Rig, upstream: fn(&Rig) -> Upstream) -> Self {
+    fn new(rig: &Rig, upstream: Make) -> Self {
         let config = PoolConfig::fast().with_growth(2 * MIB).with_page_size(2 * MIB);
         let config = config.with_maximum_size(4 * MIB);
         let pool = PoolResource::new(upstream(rig), Arc::clone(rig.streams()), config).unwrap();

@@ -17,6 +17,8 @@ use dmr_streams::StreamLease;
 use dmr_streams::StreamPoolConfig;
 use dmr_testkit::{Rig, RigConfig};
 
+use crate::upstreams::UPSTREAMS;
+
 const THREADS: u64 = 8;
 const ROUNDS: u64 = 3;
 const STEPS: u64 = 150;
@@ -190,19 +192,7 @@ fn the_next_stream_in_a_slot_has_what_the_last_one_left() {
 /// A program adopts a stream for each query, and has a slot for one at a time.
 #[test]
 fn the_arena_of_a_retired_stream_grows_for_the_next_one_of_its_slot() {
-    type Make = fn(&Rig) -> Box<dyn DeviceMemoryResource>;
-    let upstreams: [Make; 3] = [
-        |rig| Box::new(DirectCudaResource::new(Arc::clone(rig.streams()))),
-        |rig| {
-            let streams = Arc::clone(rig.streams());
-            Box::new(AsyncCudaResource::new(streams, AsyncConfig::new()).unwrap())
-        },
-        |rig| {
-            let streams = Arc::clone(rig.streams());
-            Box::new(VirtualCudaResource::new(streams, VirtualConfig::new()).unwrap())
-        },
-    ];
-    for make in upstreams {
+    for make in UPSTREAMS {
         let streams = StreamPoolConfig::new().with_max_adopted(1);
         let rig = Rig::with(RigConfig { streams, ..RigConfig::default() });
         let config = PoolConfig::fast().with_growth(2 << 20);

@@ -3,7 +3,7 @@
 //!
 //! A step is 9 operations in each layer, and 3 more: matrix products by cuBLAS (a kernel where
 //! there is none), attention over a cache, and the choice of the next token. It is measured for
-//! each batch size, of which each has a graph of its own; their intermediate results are in one
+//! several batch sizes. Each has a graph, and the intermediate results of all graphs are in one
 //! [`GraphPool`].
 //!
 //! The state of a batch is reset and read on another stream than the steps run on.
