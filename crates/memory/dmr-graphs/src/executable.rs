@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use cudarc::driver::CudaGraph;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUgraphInstantiate_flags};
-use dmr_core::{ResourceError, ResourceResult};
+use dmr_core::ResourceResult;
 use dmr_streams::Device;
 
 /// The graph that a capture has left, from which an executable one is made.
@@ -81,19 +81,13 @@ impl Executable {
     /// # Safety
     ///
     /// The stream is alive. No other thread uses the executable graph.
-    pub(crate) unsafe fn launch(
-        &self,
-        device: &Device,
-        stream: sys::CUstream,
-    ) -> Result<(), Box<ResourceError>> {
-        device.bind()?;
+    pub(crate) unsafe fn launch(&self, stream: sys::CUstream) -> Result<(), DriverError> {
         let handle = match self {
             Self::Own(own) => own.handle,
             Self::Adopted(graph) => graph.cu_graph_exec(),
         };
         // SAFETY: the executable graph is alive; the rest is the caller's obligation.
         unsafe { result::graph::launch(handle, stream) }
-            .map_err(|error| device.driver_error("cuGraphLaunch", error).into())
     }
 }
 

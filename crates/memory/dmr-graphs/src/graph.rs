@@ -5,13 +5,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cudarc::driver::result;
-use cudarc::driver::{CudaGraph, CudaStream};
+use cudarc::driver::{CudaGraph, result};
 use dmr_core::sync::lock;
 use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError, StreamId};
 use dmr_launch::{Footprint, LaunchError};
 use dmr_streams::event::DriverEvent;
-use dmr_streams::{DeviceContext, StreamPool};
+use dmr_streams::{DeviceContext, StreamGuard, StreamPool};
 
 use crate::capture::{Capture, CaptureMode, CaptureOptions};
 use crate::error::CaptureError;
@@ -172,13 +171,13 @@ impl Graph {
     /// Enqueues a replay whose uses are prepared.
     pub(crate) fn enqueue(
         &self,
-        stream: &CudaStream,
+        stream: &StreamGuard<'_>,
         has_uses: bool,
     ) -> Result<(), Box<ResourceError>> {
         let device = self.context.streams.device();
         // With uses, preparing them has looked.
         if !has_uses {
-            device.bind().and_then(|()| device.refuse_capture_of(stream))?;
+            stream.refuse_capture()?;
         }
         let mut launched = lock(&self.launched);
         let Launched { executable, last, .. } = &mut *launched;
@@ -186,13 +185,15 @@ impl Graph {
         if !self.kept.is_empty() && last.is_none() {
             *last = Some(DriverEvent::new(device)?);
         }
-        // SAFETY: the stream is alive while it is borrowed, and the graph is locked.
-        unsafe { executable.launch(device, stream.cu_stream()) }?;
+        // SAFETY: the stream is alive while there is a guard, and the graph is locked.
+        stream
+            .call(|on| unsafe { executable.launch(on) })
+            .map_err(|error| device.driver_error("cuGraphLaunch", error))?;
         if let Some(last) = last
-            && last.record_on_other(stream).is_err()
+            && stream.record_event(last).is_err()
         {
             // SAFETY: as above.
-            let _ = unsafe { result::stream::synchronize(stream.cu_stream()) };
+            let _ = stream.call(|on| unsafe { result::stream::synchronize(on) });
         }
         Ok(())
     }

@@ -1,11 +1,9 @@
 //! The uses of work that is submitted again and again.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use cudarc::driver::CudaStream;
 use dmr_core::{Access, AllocTag, StreamId};
-use dmr_streams::{DeviceContext, KernelArg, TrackedMemory};
+use dmr_streams::{DeviceContext, KernelArg, StreamGuard, TrackedMemory};
 
 use crate::mode::LaunchMode;
 use crate::submit::Stream;
@@ -98,7 +96,7 @@ impl Footprint {
         &self,
         ctx: &C,
         stream: impl Into<StreamId>,
-        enqueue: impl FnOnce(&Arc<CudaStream>) -> Result<T, E>,
+        enqueue: impl FnOnce(&StreamGuard<'_>) -> Result<T, E>,
     ) -> Result<T, LaunchError<E>>
     where
         C: DeviceContext + ?Sized,

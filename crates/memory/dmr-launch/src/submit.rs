@@ -2,10 +2,8 @@
 //! the closure, end.
 
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::Duration;
 
-use cudarc::driver::CudaStream;
 use dmr_core::{DeviceMemoryResource, ResourceError, StreamId};
 use dmr_slices::OtherStreams;
 use dmr_streams::{Declaration, Device, DeviceContext, StreamGuard, StreamPool};
@@ -39,7 +37,7 @@ impl LaunchUses {
         stream: Stream<'_>,
         timeout: Duration,
         memory: M,
-        enqueue: impl FnOnce(&Arc<CudaStream>, M::Views<'_>) -> Result<T, E>,
+        enqueue: impl FnOnce(&StreamGuard<'_>, M::Views<'_>) -> Result<T, E>,
     ) -> Result<T, LaunchError<E>>
     where
         C: DeviceContext + ?Sized,
@@ -55,7 +53,7 @@ impl LaunchUses {
             false => None,
             true => self.declare(streams.device(), None),
         };
-        let enqueued = self.restricted(|| enqueue(guard.stream(), memory.into_views(&others)));
+        let enqueued = self.restricted(|| enqueue(guard, memory.into_views(&others)));
         drop(declared);
         launched.end(enqueued)
     }

@@ -94,7 +94,7 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
             // In a forked child no window closes, and on a lost device no work needs one.
             stream.pool().device().check()?;
             // A driver call, which a lost device fails.
-            stream.refuse_capture()?;
+            stream.query_capture()?;
             let left = timeout.saturating_sub(begun.elapsed());
             let own = || stream.pool().uses().has_conflict(uses.own(), stream.id());
             let conflicts =

@@ -209,10 +209,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Refuses a home stream that captures a graph.
     fn refuse_captured(&self, home: StreamId) -> ResourceResult<()> {
-        if self.config.checks_capture {
-            self.streams.enter_home(home)?.refuse_capture()?;
-        }
-        Ok(())
+        self.streams.enter_home(home)?.refuse_capture()
     }
 
     /// Lets contention and peak decay, by the bytes that were allocated since.

@@ -43,9 +43,6 @@ pub struct PoolConfig {
     /// With pages, whether a stream waits for another's memory before the pool creates pages; else
     /// it creates pages first, up to its slack.
     pub waits_first: bool,
-    /// `true` if every allocation and free refuses a stream that captures a graph; asking the
-    /// driver costs about 15 ns each. A program that captures none can do without.
-    pub checks_capture: bool,
     /// The alignment of every block: a power of two, at least 256, at most 2 MiB.
     pub alignment: usize,
 }
@@ -66,7 +63,6 @@ impl PoolConfig {
             page_size: 32 << 20,
             page_slack_divisor: 14,
             waits_first: false,
-            checks_capture: true,
             alignment: BLOCK_ALIGNMENT,
         }
     }
@@ -146,13 +142,6 @@ impl PoolConfig {
     #[must_use]
     pub const fn with_page_slack_divisor(mut self, divisor: u32) -> Self {
         self.page_slack_divisor = divisor;
-        self
-    }
-
-    /// Sets [`checks_capture`](Self::checks_capture).
-    #[must_use]
-    pub const fn with_capture_checks(mut self, checks: bool) -> Self {
-        self.checks_capture = checks;
         self
     }
 

@@ -24,7 +24,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let wanted_units = self.units_of(bytes)?;
         let stream = self.streams.enter(id.alloc_stream())?;
         let home = stream.id();
-        self.refuse_capture(&stream)?;
+        stream.refuse_capture()?;
         let location = self.uses().payload(&self.owner, id).and_then(ChunkLocation::from_payload);
         let arena = location.and_then(|location| self.arena_at(location.arena));
         let Some((ChunkLocation { chunk, .. }, arena)) = location.zip(arena) else {

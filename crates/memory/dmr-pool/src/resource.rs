@@ -12,7 +12,7 @@ use dmr_core::{
     StreamId, StreamPoolId, Usage, UseTokens, UseTracking, VirtualMemory,
 };
 use dmr_streams::uses::{BlocksInUse, Dependencies, Released, UseTable};
-use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
+use dmr_streams::{BlockOwner, Device, OwnStream, StreamPool};
 
 use crate::PoolConfig;
 use crate::arena::{Arena, ChunkLocation, FreedChunk, Locked, Placement, Request, RetiredChunk};
@@ -225,7 +225,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let request = self.request(bytes, capacity, tag);
         let stream = self.streams.enter(stream)?;
         let home = stream.id();
-        self.refuse_capture(&stream)?;
+        stream.refuse_capture()?;
         let Placement { chunk, slot } = self.acquire(home, request)?;
         let generation = Generation::next();
         // A chunk's slot is of the use table of these streams.
@@ -328,9 +328,6 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// captures a graph.
     #[inline(always)]
     fn refuse_free_on(&self, home: StreamId) -> ResourceResult<()> {
-        if !self.config.checks_capture {
-            return self.device().refuse_fork();
-        }
         match self.streams.enter_home(home) {
             Ok(home) => home.refuse_capture(),
             // A block of another pool is refused by its slot, and the memory of a lost device is
@@ -338,13 +335,6 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             Err(ResourceError::StreamMisuse { .. } | ResourceError::DeviceLost { .. }) => Ok(()),
             Err(error) => Err(error),
         }
-    }
-
-    /// Refuses a stream that captures a graph: what is captured is not ordered with anything
-    /// outside of the graph.
-    #[inline]
-    pub(crate) fn refuse_capture(&self, stream: &StreamGuard<'_>) -> ResourceResult<()> {
-        if self.config.checks_capture { stream.refuse_capture() } else { Ok(()) }
     }
 
     pub(crate) fn arena_at(&self, slot: usize) -> Option<&Arena> {
@@ -374,7 +364,7 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         if bytes.wrapping_sub(1) >= self.fast_path_max {
             return self.allocate_observed(bytes, stream, tag);
         }
-        match self.streams.enter_own(stream).filter(|home| !self.is_capturing(*home)) {
+        match self.streams.enter_own(stream).filter(OwnStream::is_not_capturing) {
             Some(home) => self.allocate_warm(bytes, home, tag),
             None => self.allocate_chunk(bytes, bytes, stream, tag),
         }
@@ -382,7 +372,7 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         let home = self.streams.enter_own_home(block.alloc_stream());
-        let is_refused = home.is_none_or(|home| self.is_capturing(home));
+        let is_refused = home.is_none_or(|home| !home.is_not_capturing());
         if !is_refused
             && let Some(home) = home
             && block.part_depth() == 0

@@ -17,12 +17,6 @@ use crate::arena::{ChunkLocation, FreedChunk, Locked, Placement, Request};
 use crate::heap::{AcquiredChunk, UNIT, WarmChunk};
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Returns whether a look for a capture finds one, or fails.
-    #[inline(always)]
-    pub(crate) fn is_capturing(&self, home: OwnStream<'_>) -> bool {
-        self.config.checks_capture && !home.is_not_capturing()
-    }
-
     /// Allocates a block on a stream of the pool that was entered and captures no graph.
     #[inline(always)]
     pub(crate) fn allocate_warm(

@@ -30,9 +30,11 @@ impl StreamLease {
         self.id
     }
 
-    /// Returns cudarc's stream.
+    /// Returns cudarc's stream, and lends it, as [`StreamGuard::stream`](crate::StreamGuard::stream)
+    /// does.
     #[must_use]
     pub fn stream(&self) -> &Arc<CudaStream> {
+        self.pool.lend(self.id.slot());
         &self.stream
     }
 

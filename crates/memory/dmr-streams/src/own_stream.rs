@@ -102,17 +102,20 @@ impl<'p> OwnStream<'p> {
         self.timeline
     }
 
-    /// Returns whether the stream captures no graph. Makes one driver call, which reads a state and
-    /// is cheap. Returns `false` if it fails.
+    /// Returns whether the stream captures no graph. If code outside of the library has had the
+    /// stream, makes one driver call, which reads a state. Returns `false` if that fails.
     #[must_use]
     #[inline(always)]
     pub fn is_not_capturing(&self) -> bool {
         is_none(self.look())
     }
 
-    /// Looks for a capture.
+    /// Looks for a capture, if code outside of the library has had the stream.
     #[inline(always)]
     pub(crate) fn look(&self) -> CaptureLook {
+        if !self.entry.is_lent() {
+            return Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
+        }
         // SAFETY: the stream lives as long as the pool.
         unsafe { capture_status_of(self.entry.own_handle()) }
     }

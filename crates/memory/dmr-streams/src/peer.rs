@@ -48,7 +48,7 @@ impl StreamGuard<'_> {
         DriverError(error): DriverError,
     ) -> ResourceError {
         // These calls concern one device each, and return its sticky error.
-        if let Err(error) = self.refuse_capture().and(other.refuse_capture()) {
+        if let Err(error) = self.query_capture().and(other.query_capture()) {
             return error;
         }
         let code = error as i32;

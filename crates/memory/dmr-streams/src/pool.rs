@@ -137,7 +137,8 @@ impl StreamPool {
         self.default_stream
     }
 
-    /// Returns cudarc's stream of an id, for a program that works with cudarc. Takes no lock. An
+    /// Returns cudarc's stream of an id, for a program that works with cudarc, and lends it, as
+    /// [`StreamGuard::stream`](crate::StreamGuard::stream) does. Takes no lock. An
     /// adopted stream may be retired at any time: see [`adopt_raw`](Self::adopt_raw).
     ///
     /// # Errors
@@ -148,6 +149,13 @@ impl StreamPool {
     pub fn resolve(&self, stream: StreamId) -> ResourceResult<Arc<CudaStream>> {
         let entered = self.entered_on_any_device(stream);
         entered.map(|guard| Arc::clone(guard.stream())).ok_or_else(|| self.misuse(stream))
+    }
+
+    /// Notes that the stream of a slot leaves the library.
+    pub(crate) fn lend(&self, slot: usize) {
+        if let Some(entry) = self.entry(slot) {
+            entry.lend();
+        }
     }
 
     /// Returns the id under which a stream may be stored: the id itself, and

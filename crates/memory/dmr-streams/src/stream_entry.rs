@@ -1,7 +1,7 @@
 //! One entry of a stream pool: its stream, which calls read without a lock, and its lease.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::CudaStream;
@@ -28,6 +28,8 @@ pub(crate) struct StreamEntry {
     /// The handle of the pool's own stream.
     handle: AtomicUsize,
     stream: StreamCell,
+    /// Code outside of the library has had the stream, and may have begun a capture on it.
+    is_lent: AtomicBool,
     /// `Some` in an entry for streams of other owners.
     adopted: Option<AdoptedEntry>,
 }
@@ -102,6 +104,8 @@ impl StreamEntry {
             permanent: AtomicU64::new(NO_ID),
             handle: AtomicUsize::new(0),
             stream: StreamCell::default(),
+            // A stream of another owner always is.
+            is_lent: AtomicBool::new(adopted.is_some()),
             adopted,
         }
     }
@@ -179,6 +183,26 @@ impl StreamEntry {
             holds.leave();
         }
         is_same
+    }
+
+    /// Notes that the stream leaves the library: from here on calls look for captures on it. Call
+    /// it before code outside has the stream.
+    #[inline]
+    pub(crate) fn lend(&self) {
+        // Written once, so that the line stays shared.
+        if !self.is_lent() {
+            self.is_lent.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether code outside of the library may have begun a capture on the stream.
+    ///
+    /// Relaxed: a call that comes after the begin of a capture comes after `lend`, too. A call that
+    /// runs beside it and needs to know looks once more after its driver call on the stream, which
+    /// the driver has ordered after or before the begin of the capture.
+    #[inline(always)]
+    pub(crate) fn is_lent(&self) -> bool {
+        self.is_lent.load(Ordering::Relaxed)
     }
 
     /// Returns whether the entry has a stream that calls can use.

@@ -194,8 +194,8 @@ pub mod prelude {
     #[cfg(feature = "spill")]
     pub use dmr_spill::{Spill, Spillable};
     pub use dmr_streams::{
-        Device, DeviceContext, DeviceError, PatternOps, StreamLease, StreamPool, StreamPoolConfig,
-        Tracked,
+        Device, DeviceContext, DeviceError, PatternOps, StreamGuard, StreamLease, StreamPool,
+        StreamPoolConfig, Tracked,
     };
 }
 

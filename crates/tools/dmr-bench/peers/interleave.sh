@@ -23,7 +23,7 @@ touch "$results"
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 begun=$SECONDS
 traces=("$TRACES"/*.csv.gz)
-ours=pool-pages,pool,pool-compact-pages,async,pool-unchecked
+ours=pool-pages,pool,pool-compact-pages,async
 peers=pool,pool0,arena,binning,cuda_async
 
 # piece NAME LIMIT COMMAND...: adds what it prints to the round.

@@ -129,6 +129,10 @@ struct RunArgs {
     /// `--scale 0.05`, and w2 without its largest block count
     #[arg(long, conflicts_with = "scale")]
     quick: bool,
+    /// Lend the streams of w1, w3, w4, w7 and w8, as a program does that has cudarc's streams in
+    /// its hands: each call looks for a capture then
+    #[arg(long)]
+    lent: bool,
     /// Leave out the pass of w1 to w4 that measures each call
     #[arg(long)]
     no_latency: bool,
@@ -182,6 +186,7 @@ fn run(args: RunArgs) -> Result<usize, BenchError> {
     let budget = Duration::try_from_secs_f64(args.budget_s).map_err(BenchError::new)?;
     let mut plan = Plan { traces: args.traces, touch: args.touch, budget, ..Plan::default() };
     plan.quick = args.quick;
+    plan.lends_streams = args.lent;
     plan.rounds = usize::from(args.rounds);
     plan.scale = if args.quick { 0.05 } else { args.scale };
     plan.measures_calls = !args.no_latency;

@@ -57,6 +57,7 @@ fn recipes() -> Vec<(String, Make)> {
     };
     for stack in stacks::names() {
         add("allocate_free", stack.to_owned(), allocate_free);
+        add("allocate_free_lent", stack.to_owned(), allocate_free_lent);
         add("prepare_finish_1", stack.to_owned(), prepare_finish::<1>);
         add("prepare_finish_8", stack.to_owned(), prepare_finish::<8>);
         add("prepare_finish_parts_24", stack.to_owned(), prepare_finish_parts::<24>);
@@ -107,6 +108,21 @@ fn allocate_free(machine: &Machine, name: &str) -> Result<Option<Step>, BenchErr
         Ok(())
     });
     Ok(Some(Step { name: format!("allocate_free/{name}"), leaves_rows, repeat }))
+}
+
+/// Allocates a block and frees it, on a stream that the program has in its hands.
+fn allocate_free_lent(machine: &Machine, name: &str) -> Result<Option<Step>, BenchError> {
+    let streams = machine.streams()?;
+    let stack = stacks::make(name, &streams)?;
+    let leaves_rows = stack.log.is_some();
+    let lease = streams.acquire()?;
+    drop(Arc::clone(lease.stream()));
+    let repeat = Box::new(move || {
+        let block = stack.resource.allocate(BYTES, lease.id(), TAG)?;
+        stack.resource.deallocate(black_box(block))?;
+        Ok(())
+    });
+    Ok(Some(Step { name: format!("allocate_free_lent/{name}"), leaves_rows, repeat }))
 }
 
 /// Prepares and finishes writes to `BLOCKS` blocks on their home stream, one of two; `None` where

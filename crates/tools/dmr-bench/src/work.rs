@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, result, sys};
 use dmr_core::ResourceResult;
-use dmr_streams::Device;
+use dmr_streams::{Device, StreamLease};
 
 /// Bytes from `cuMemAlloc`, freed when dropped.
 #[derive(Debug)]
@@ -224,10 +224,14 @@ pub unsafe fn fill(
     ptr: u64,
     byte: u8,
     bytes: usize,
-    stream: &Arc<CudaStream>,
+    stream: &StreamLease,
 ) -> ResourceResult<()> {
     // SAFETY: the caller's promise; the stream is alive.
-    unsafe { result::memset_d8_async(ptr, byte, bytes, stream.cu_stream()) }
+    let fill = |on| unsafe { result::memset_d8_async(ptr, byte, bytes, on) };
+    stream
+        .pool()
+        .enter(stream.id())?
+        .call(fill)
         .map_err(|error| device.driver_error("cuMemsetD8Async", error))
 }
 
@@ -245,9 +249,13 @@ pub unsafe fn copy(
     to: u64,
     from: u64,
     bytes: usize,
-    stream: &Arc<CudaStream>,
+    stream: &StreamLease,
 ) -> ResourceResult<()> {
     // SAFETY: the caller's promise; the stream is alive.
-    unsafe { result::memcpy_dtod_async(to, from, bytes, stream.cu_stream()) }
+    let copy = |on| unsafe { result::memcpy_dtod_async(to, from, bytes, on) };
+    stream
+        .pool()
+        .enter(stream.id())?
+        .call(copy)
         .map_err(|error| device.driver_error("cuMemcpyDtoDAsync", error))
 }

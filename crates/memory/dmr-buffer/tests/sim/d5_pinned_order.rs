@@ -14,7 +14,7 @@ use dmr_core::{
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_launch::LaunchRecorder;
 use dmr_sim::{Policy, Universe};
-use dmr_streams::{KernelArg, Tracked};
+use dmr_streams::{KernelArg, StreamGuard, Tracked};
 use dmr_testkit::Rig;
 
 const LEN: usize = 4096;
@@ -320,7 +320,7 @@ fn a_launch_and_a_copy_of_pinned_memory_and_a_block_record_one_event() {
     let mut launch = LaunchRecorder::new_strict(&away);
     let from = launch.read_write(&mut buffer);
     let to = launch.write(&mut pinned);
-    let enqueue = |stream: &Arc<CudaStream>| {
+    let enqueue = |stream: &StreamGuard<'_>| {
         write(from, 4, stream)?;
         write(to, 5, stream)
     };

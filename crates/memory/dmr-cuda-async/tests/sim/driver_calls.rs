@@ -65,6 +65,8 @@ fn a_pair_and_its_launches_look_no_context_up() {
         resource.deallocate(block).unwrap();
     };
     const ROUNDS: u64 = 16;
+    // Calls look for captures on streams that the program has in its hands.
+    let _ = (home.stream(), other.stream());
     // Makes the events that are needed: these belong to the current context.
     (0..100).for_each(|_| round());
     rig.universe().reset_calls();

@@ -51,6 +51,7 @@ fn an_allocation_after_which_the_capture_status_cannot_be_read_changes_nothing()
     let rig = Rig::simulated();
     let resource = resource(&rig);
     let stream = rig.stream();
+    let _lent = stream.stream().clone();
     // The driver's pool takes memory from the device.
     resource.deallocate(resource.allocate(64, stream.id(), AllocTag::UNTAGGED).unwrap()).unwrap();
     let before = resource.usage();

@@ -42,6 +42,7 @@ fn the_call_that_finds_it_lost_takes_back_as_well() {
     for call in ["cuStreamIsCapturing", "cuEventRecord", "cuEventSynchronize", "cuMemUnmap"] {
         let rig = Rig::simulated();
         let resource = resource(&rig);
+        let _lent = rig.streams().resolve(StreamId::DEFAULT).unwrap();
         let block = resource.allocate(100, StreamId::DEFAULT, TAG).unwrap();
         rig.universe().fail_nth(call, 1, LAUNCH_FAILED);
         resource.deallocate(block).unwrap();

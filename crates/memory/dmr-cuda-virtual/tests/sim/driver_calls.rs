@@ -44,6 +44,7 @@ fn a_block_is_one_call_of_each_kind_and_one_event_stands_for_all_that_a_stream_r
     let rig = Rig::simulated();
     let resource = resource(&rig);
     let stream = rig.stream();
+    let _lent = stream.stream().clone();
     rig.device().bind().unwrap();
     // The events of the stream are made once: one is recorded while another is held.
     for _ in 0..2 {

@@ -8,7 +8,7 @@ use dmr_cuda_direct::DirectCudaResource;
 use dmr_launch::{
     LaunchError, LaunchRecorder, LaunchView, PrepareError, Reads, ReadsAndWrites, Writes,
 };
-use dmr_streams::{DeviceContext, StreamLease, StreamPool, Tracked};
+use dmr_streams::{DeviceContext, StreamGuard, StreamLease, StreamPool, Tracked};
 use dmr_testkit::Rig;
 
 const BYTES: usize = 1 << 12;
@@ -56,7 +56,7 @@ impl Scene {
     fn produce(&mut self, pattern: u32) {
         let mut launch = LaunchRecorder::new_strict(&self.home);
         launch.write(&mut self.x);
-        let enqueue = |_: &_| {
+        let enqueue = |_: &StreamGuard<'_>| {
             self.rig.delay(&self.home);
             self.rig.ops().fill_pattern(&self.x, 0..BYTES, pattern, self.home.id())
         };
@@ -67,8 +67,9 @@ impl Scene {
     fn check(&self, pattern: u32) {
         let mut launch = LaunchRecorder::new_strict(&self.home);
         launch.read(&self.y);
-        let check =
-            |_: &_| self.rig.ops().check_pattern(&self.y, 0..BYTES, pattern, self.home.id(), 0);
+        let check = |_: &StreamGuard<'_>| {
+            self.rig.ops().check_pattern(&self.y, 0..BYTES, pattern, self.home.id(), 0)
+        };
         launch.launch(&self.ctx, check).unwrap();
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, StreamId};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_launch::{LaunchError, LaunchRecorder};
-use dmr_streams::{DeviceContext, StreamLease, StreamPool, Tracked};
+use dmr_streams::{DeviceContext, StreamGuard, StreamLease, StreamPool, Tracked};
 use dmr_testkit::Rig;
 
 const BYTES: usize = 1 << 16;
@@ -64,7 +64,7 @@ impl Scene {
     fn check(&self, stream: StreamId, pattern: u32) {
         let mut launch = LaunchRecorder::new_strict(stream);
         launch.read(&self.block);
-        let enqueue = |_: &_| {
+        let enqueue = |_: &StreamGuard<'_>| {
             self.rig.delay(stream);
             self.rig.ops().check_pattern(&self.block, 0..BYTES, pattern, stream, 0)
         };

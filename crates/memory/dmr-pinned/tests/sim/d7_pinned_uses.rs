@@ -18,9 +18,10 @@ use dmr_streams::StreamLease;
 use dmr_testkit::{Rig, SplitMix64};
 
 #[test]
-fn an_allocation_from_free_memory_and_a_drop_make_no_driver_call_but_the_capture_check() {
+fn an_allocation_from_free_memory_and_a_drop_make_no_driver_call_but_the_look_for_a_capture() {
     let rig = Rig::simulated();
     let home = rig.stream();
+    let _lent = home.stream().clone();
     drop(PinnedMemory::new(rig.streams(), 4096, home.id()).unwrap());
     rig.universe().reset_calls();
     for _ in 0..100 {

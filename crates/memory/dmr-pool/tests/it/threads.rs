@@ -214,8 +214,6 @@ fn the_arena_of_a_retired_stream_grows_for_the_next_one_of_its_slot() {
 fn lend_while_busy<U: DeviceMemoryResource>(make: impl FnOnce(&Rig) -> U) {
     let rig = Rig::new();
     let config = PoolConfig::fast().with_maximum_size(4 << 20).with_page_size(2 << 20);
-    // The driver's lock would keep the threads apart.
-    let config = config.with_capture_checks(false);
     let pool = PoolResource::new(make(&rig), Arc::clone(rig.streams()), config).unwrap();
     let lender = rig.stream();
     let borrower = rig.stream();
@@ -259,7 +257,7 @@ fn a_stream_that_is_never_idle_lends_pages() {
 fn refuse_no_thread<U: DeviceMemoryResource>(make: impl FnOnce(&Rig) -> U) {
     let rig = Rig::new();
     let config = PoolConfig::fast().with_maximum_size(4 << 20).with_page_size(2 << 20);
-    let config = config.with_growth(2 << 20).with_capture_checks(false);
+    let config = config.with_growth(2 << 20);
     let pool = PoolResource::new(make(&rig), Arc::clone(rig.streams()), config).unwrap();
     let refused = std::thread::scope(|scope| {
         let work = || {

@@ -92,6 +92,10 @@ fn a_chunk_that_was_found_for_a_stream_that_begins_to_capture_is_waited_for() {
     for upstream in UPSTREAMS {
         let stage = || {
             let stage = Stage::new(upstream, tight());
+            for stream in stage.streams() {
+                // Lends it: calls look for captures on it.
+                drop(stage.rig.streams().resolve(stream).unwrap());
+            }
             stage.pass(stage.streams()[0], ALL, 1);
             stage
         };

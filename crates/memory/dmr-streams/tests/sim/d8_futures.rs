@@ -100,6 +100,7 @@ fn a_call_that_fails_is_the_error_of_one_future() {
     for call in ["cuStreamIsCapturing", "cuEventCreate", "cuEventRecord", "cuEventQuery"] {
         let rig = Rig::simulated();
         let stream = rig.stream();
+        let _lent = stream.stream().clone();
         rig.universe().fail_nth(call, 1, 999);
         let outcome = block_on(rig.streams().completed(&stream));
         assert!(

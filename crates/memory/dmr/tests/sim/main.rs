@@ -20,3 +20,4 @@ mod t9_trim;
 mod the_simulator_sees_blocks;
 mod u13_drops;
 mod u14_captures_of_others;
+mod u14_lent_streams;

@@ -161,7 +161,9 @@ fn views([rig, _]: &[Rig; 2], backend: Backend) {
     let from = launch.read(&x.slice(8..24).unwrap());
     let to = launch.write(&mut y.slice_mut(32..48).unwrap());
     // SAFETY: both views have that many words.
-    let copy = |_: &_| unsafe { kernel.try_launch(&b, to.device_ptr(), from.device_ptr(), 16) };
+    let copy = |_: &StreamGuard<'_>| unsafe {
+        kernel.try_launch(&b, to.device_ptr(), from.device_ptr(), 16)
+    };
     launch.launch(&gpu, copy).unwrap();
     let from = x.slice(40..80).unwrap();
     let mut to = y.slice_mut(50..90).unwrap();
@@ -219,7 +221,7 @@ fn adopted_and_spilled([rig, _]: &[Rig; 2]) {
     let to = launch.write(&mut adopted);
     let [to, from] = [to, from].map(|argument| argument.device_ptr());
     // SAFETY: both have that many words.
-    let copy = |_: &_| unsafe { kernel.try_launch(&stream, to, from, WORDS as u32) };
+    let copy = |_: &StreamGuard<'_>| unsafe { kernel.try_launch(&stream, to, from, WORDS as u32) };
     launch.launch(&gpu, copy).unwrap();
     stream.stream().synchronize().unwrap();
 }

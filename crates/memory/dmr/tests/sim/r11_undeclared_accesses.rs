@@ -173,7 +173,7 @@ fn copies_and_sets_in_a_launch_are_compared() {
         launch.read(&scene.x);
         let y = address(&scene.y);
         launch.launch(&scene.gpu, |_| scene.set(y, 8)).unwrap();
-        let copy = |stream: &Arc<_>| {
+        let copy = |stream: &StreamGuard<'_>| {
             let stream: &dmr::cudarc::driver::CudaStream = stream;
             // SAFETY: on the simulated driver, which reports what is wrong.
             unsafe { memcpy_htod_async(y, &[1_u8; 4], stream.cu_stream()) }
@@ -263,7 +263,9 @@ fn memory_of_a_peer_that_was_not_declared_is_found() {
         let mut launch = LaunchRecorder::new_strict(&stream);
         launch.write(&mut to);
         // SAFETY: on the simulated driver, which reports what is wrong.
-        let copy = |_: &_| unsafe { kernel.try_launch(&stream, target, source, WORDS as u32) };
+        let copy = |_: &StreamGuard<'_>| unsafe {
+            kernel.try_launch(&stream, target, source, WORDS as u32)
+        };
         launch.launch(&gpu, copy).unwrap();
         let reports = here.universe().reports();
         assert_eq!(reports.len(), 1, "{reports:?}");
@@ -287,7 +289,8 @@ fn the_buffer_of_a_spillable_one_is_compared() {
     let restored = from.on_device(&stream).unwrap();
     let [target, source] = [&to, &*restored].map(address);
     // SAFETY: on the simulated driver, which reports what is wrong.
-    let copy = |_: &_| unsafe { kernel.try_launch(&stream, target, source, WORDS as u32) };
+    let copy =
+        |_: &StreamGuard<'_>| unsafe { kernel.try_launch(&stream, target, source, WORDS as u32) };
     let mut launch = LaunchRecorder::new_strict(&stream);
     launch.read(&*restored);
     launch.write(&mut to);
@@ -308,7 +311,8 @@ fn work_on_another_stream_is_the_launchs_if_its_closure_submits_it() {
         let y = address(&scene.y);
         scene.rig.device().synchronize().unwrap();
         // SAFETY: on the simulated driver, which reports what is wrong.
-        let set = |_: &_| unsafe { memset_d8_async(y, 1, 4, other.stream().cu_stream()) };
+        let set =
+            |_: &StreamGuard<'_>| unsafe { memset_d8_async(y, 1, 4, other.stream().cu_stream()) };
         scene.strict().launch(&scene.gpu, set).unwrap();
         assert_eq!(scene.found(), [(UndeclaredWrite, "y".to_owned(), 4)]);
     });
@@ -344,7 +348,7 @@ fn permissive_launches_and_work_outside_of_launches_are_not_compared() {
         scene.copy(WORDS).unwrap();
         launch.finish().unwrap();
         // What another thread submits meanwhile belongs to no launch.
-        let meanwhile = |_: &Arc<_>| {
+        let meanwhile = |_: &StreamGuard<'_>| {
             std::thread::scope(|scope| scope.spawn(|| scene.copy(WORDS).unwrap()).join().unwrap());
             Ok::<_, Infallible>(())
         };
@@ -378,7 +382,7 @@ fn a_debug_guard_that_fills_memory_in_a_launch_is_no_finding() {
     let builder = DeviceRuntime::builder(rig.ordinal()).with_streams(Arc::clone(rig.streams()));
     let gpu = builder.debug_guard().build().unwrap();
     let stream = rig.stream();
-    let allocate = |_: &Arc<_>| {
+    let allocate = |_: &StreamGuard<'_>| {
         drop(DeviceBuffer::<u32>::zeroed(&gpu, &stream, WORDS).unwrap());
         Ok::<_, Infallible>(())
     };

@@ -147,7 +147,7 @@ impl Submit for Eager<'_> {
         for memory in writes {
             launch.read_write(&mut { *memory });
         }
-        launch.launch(self.ctx, work).map_err(BenchError::new)
+        launch.launch(self.ctx, |stream| work(stream)).map_err(BenchError::new)
     }
 }
 

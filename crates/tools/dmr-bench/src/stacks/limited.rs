@@ -34,9 +34,6 @@ const LIMITED: &[(&str, Make)] = &[
     ("pool", |streams, limit| over_blocks(streams, limit, PoolConfig::fast())),
     ("pool-budget", over_blocks_with_budget_only),
     ("pool-compact", |streams, limit| over_blocks(streams, limit, PoolConfig::compact())),
-    ("pool-unchecked", |streams, limit| {
-        over_blocks(streams, limit, PoolConfig::fast().with_capture_checks(false))
-    }),
     ("pool-pages", |streams, limit| over_pages(streams, limit, PoolConfig::fast())),
     ("pool-compact-pages", |streams, limit| over_pages(streams, limit, PoolConfig::compact())),
 ];

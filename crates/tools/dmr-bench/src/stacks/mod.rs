@@ -48,9 +48,7 @@ const STACKS: &[(&str, Make)] = &[
     ("async", driver_pool),
     ("pool", fast_pool),
     ("pool-compact", compact_pool),
-    ("pool-unchecked", unchecked_pool),
     ("pool-pages", paged_pool),
-    ("pool-unchecked-pages", unchecked_paged_pool),
     ("pool-compact-pages", compact_paged_pool),
     (BARE, bare),
 ];
@@ -170,11 +168,6 @@ fn compact_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack,
     pool(streams, layer, PoolConfig::compact())
 }
 
-/// In a program that captures no graphs.
-fn unchecked_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
-    pool(streams, layer, PoolConfig::fast().with_capture_checks(false))
-}
-
 /// Our pool over the driver's, which counts what was taken from the device.
 fn pool(
     streams: &Arc<StreamPool>,
@@ -191,14 +184,6 @@ fn pool(
 
 fn paged_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
     in_pages(streams, layer, PoolConfig::fast())
-}
-
-/// In a program that captures no graphs.
-fn unchecked_paged_pool(
-    streams: &Arc<StreamPool>,
-    layer: Option<&str>,
-) -> Result<Stack, BenchError> {
-    in_pages(streams, layer, PoolConfig::fast().with_capture_checks(false))
 }
 
 fn compact_paged_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {

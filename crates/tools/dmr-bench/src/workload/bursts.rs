@@ -5,8 +5,8 @@
 //! that the log's rows go through, so no ring is ever full while the clock runs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use dmr_core::DeviceBlock;
@@ -131,7 +131,7 @@ impl Course<'_> {
             resource: Some(&*self.stacks[stack].resource),
             fixed: 0,
             device: self.bursts.machine.device(),
-            streams: vec![(lease.id(), Arc::clone(lease.stream()))],
+            streams: vec![lease],
             touch: 0,
             budget: Duration::MAX,
             live: None,

@@ -215,14 +215,14 @@ impl Runner {
 
     fn fill(&self, ptr: u64) -> Result<(), BenchError> {
         // SAFETY: the block is freed in the order of its uses, the fixed buffer after the run.
-        Ok(unsafe { work::fill(&self.device, ptr, self.last, self.bytes, self.a.stream()) }?)
+        Ok(unsafe { work::fill(&self.device, ptr, self.last, self.bytes, &self.a) }?)
     }
 
     fn copy(&self, ptr: u64) -> Result<(), BenchError> {
         let to = self.target.ptr();
         let bytes = self.bytes;
         // SAFETY: as above; the target lives as long as the runner.
-        Ok(unsafe { work::copy(&self.device, to, ptr, bytes, self.b.stream()) }?)
+        Ok(unsafe { work::copy(&self.device, to, ptr, bytes, &self.b) }?)
     }
 
     fn line(

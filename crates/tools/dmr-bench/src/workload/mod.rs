@@ -62,6 +62,8 @@ pub struct Plan {
     pub scale: f64,
     /// Leaves out the largest block counts of W2.
     pub quick: bool,
+    /// If true, the streams of W1, W3, W4, W7 and W8 are lent: calls look for captures on them.
+    pub lends_streams: bool,
     /// If true, W1 to W4 have a pass that measures each call.
     pub measures_calls: bool,
     /// The number of rounds of W5 and W6 over all resources.
@@ -87,6 +89,7 @@ impl Default for Plan {
             budget: Duration::from_secs(3),
             scale: 1.0,
             quick: false,
+            lends_streams: false,
             measures_calls: true,
             rounds: 9,
             pressure_threads: vec![16],

@@ -45,11 +45,11 @@ fn line(machine: &Machine, plan: &Plan, name: &str) -> Result<Line, BenchError> 
     let spin = UNRELATED.as_nanos() as u64;
     let write = |ptr| {
         // SAFETY: the memory is freed after both streams have been waited for.
-        unsafe { work::fill(device, ptr, 0x5A, BYTES, a.stream()) }
+        unsafe { work::fill(device, ptr, 0x5A, BYTES, &a) }
     };
     let copy = |ptr| {
         // SAFETY: as above.
-        unsafe { work::copy(device, target.ptr(), ptr, BYTES, b.stream()) }
+        unsafe { work::copy(device, target.ptr(), ptr, BYTES, &b) }
     };
     let mut of_b = Vec::new();
     let mut of_a = Vec::new();

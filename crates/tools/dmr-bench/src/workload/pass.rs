@@ -1,12 +1,10 @@
 //! One thread going through a sequence once: timed as a whole, or call by call.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::CudaStream;
-use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, StreamId};
-use dmr_streams::Device;
+use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource};
+use dmr_streams::{Device, StreamLease};
 
 use crate::sequence::{Op, Sequence};
 use crate::stacks::Trim;
@@ -20,7 +18,7 @@ pub(super) struct Place<'a> {
     pub(super) resource: Option<&'a dyn DeviceMemoryResource>,
     pub(super) fixed: u64,
     pub(super) device: &'a Device,
-    pub(super) streams: Vec<(StreamId, Arc<CudaStream>)>,
+    pub(super) streams: Vec<&'a StreamLease>,
     /// Bytes of each new block that are filled.
     pub(super) touch: usize,
     pub(super) budget: Duration,
@@ -174,7 +172,7 @@ impl Place<'_> {
 
     fn allocate(&self, op: &Op, outcome: &mut Outcome) -> Option<DeviceBlock> {
         let resource = self.resource?;
-        match resource.allocate(op.bytes as usize, self.streams[op.stream].0, TAG) {
+        match resource.allocate(op.bytes as usize, self.streams[op.stream].id(), TAG) {
             Ok(block) => Some(block),
             Err(error) => {
                 outcome.failed += 1;
@@ -201,7 +199,7 @@ impl Place<'_> {
         let bytes = self.touch.min(op.bytes as usize);
         // SAFETY: inside the block, which is freed in the order of its stream, or inside the fixed
         // buffer, which has `touch` bytes and outlives the pass.
-        unsafe { work::fill(self.device, ptr, 0xA5, bytes, &self.streams[op.stream].1) }?;
+        unsafe { work::fill(self.device, ptr, 0xA5, bytes, self.streams[op.stream]) }?;
         Ok(())
     }
 }

@@ -121,7 +121,7 @@ mod tests {
             resource: Some(&resource),
             fixed: 0,
             device: machine.device(),
-            streams: vec![(lease.id(), Arc::clone(lease.stream()))],
+            streams: vec![&lease],
             touch: 0,
             budget: Duration::MAX,
             live: None,

@@ -80,6 +80,9 @@ impl Run<'_> {
         let is_slow = stack.as_ref().is_some_and(|stack| stack.is_slow);
         let sequences = make(is_slow)?;
         let leases = lease(&streams, &sequences)?;
+        if self.plan.lends_streams {
+            leases.iter().flatten().for_each(|lease| drop(Arc::clone(lease.stream())));
+        }
         let fixed = Memory::new(device, self.plan.touch.max(1))?;
         let mut course = Course {
             run: self,
@@ -223,7 +226,7 @@ impl Course<'_> {
                 resource,
                 fixed: self.fixed.ptr(),
                 device: machine.device(),
-                streams: leases.iter().map(|it| (it.id(), Arc::clone(it.stream()))).collect(),
+                streams: leases.iter().collect(),
                 touch: self.run.plan.touch,
                 budget: self.run.plan.budget,
                 live: Some(live),

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode, CUstreamCaptureStatus};
+use cudarc::driver::{CudaStream, result};
 use dmr_core::ResourceError;
 
 use super::state::{Capture, slot_of};
@@ -116,7 +116,12 @@ impl Player {
         }
         for lease in state.streams.iter().filter_map(|slot| slot.lease.as_ref()) {
             let captures = state.captures.contains_key(&slot_of(lease));
-            if !captures && !is(NONE, lease.stream()) {
+            // Not through cudarc's stream: that would lend it.
+            let stream = self.rig.streams().enter(lease.id());
+            // SAFETY: the stream is alive while there is a guard.
+            let look = |on| unsafe { result::stream::is_capturing(on) };
+            let is_none = stream.map_or(true, |stream| stream.call(look) == Ok(NONE));
+            if !captures && !is_none {
                 let text = format!("{} captures after {}", lease.id(), self.program.lines[at]);
                 return Err(Failure::new(FailureKind::CaptureJoined, at, text));
             }

@@ -163,6 +163,6 @@ impl Announced {
         let mut launch = LaunchRecorder::new_strict(&scene.a);
         launch.read_column(AllocTag::new("from"), from);
         launch.write_column(AllocTag::new("to"), to);
-        Ok(launch.launch(self, enqueue)?)
+        Ok(launch.launch(self, |stream| enqueue(stream))?)
     }
 }

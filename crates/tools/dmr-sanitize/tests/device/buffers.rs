@@ -4,6 +4,7 @@ use dmr_buffer::{Column, DeviceBuffer, PinnedBuffer};
 use dmr_core::{AllocTag, DeviceOps};
 use dmr_launch::LaunchRecorder;
 use dmr_sanitize::Outcome;
+use dmr_streams::StreamGuard;
 
 use crate::stage::Stage;
 use crate::{SIZES, Test};
@@ -103,7 +104,7 @@ fn columns(stage: &Stage) -> Outcome {
     let column = Column::from(DeviceBuffer::from_host(&stage.ctx, &a, &[5_u8; 333])?);
     let mut launch = LaunchRecorder::new_strict(&b);
     launch.read_column(AllocTag::new("fives"), &column);
-    let check = |_: &_| {
+    let check = |_: &StreamGuard<'_>| {
         let block = column.as_buffer().and_then(DeviceBuffer::block).expect("a buffer");
         stage.rig.ops().check_pattern(block, 0..333, u32::from_le_bytes([5; 4]), b.id(), 0)
     };

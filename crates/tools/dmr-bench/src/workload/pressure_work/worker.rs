@@ -1,13 +1,11 @@
 //! The threads of W9, and what they share.
 
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::CudaStream;
 use dmr_core::sync::lock;
 use dmr_core::{
-    Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, ResourceResult, StreamId,
-    UseTrackingExt,
+    Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, ResourceResult, UseTrackingExt,
 };
 use dmr_streams::{Device, StreamLease};
 
@@ -38,16 +36,15 @@ pub(super) struct Place<'a> {
     device: &'a Device,
     work: Work,
     /// By thread.
-    desks: Vec<Desk>,
+    desks: Vec<Desk<'a>>,
     /// Blocks on their way from one thread to another.
     exchange: Mutex<Exchange<DeviceBlock>>,
     live: Live,
 }
 
 /// The stream of a thread, and the memory that reads on it write to.
-struct Desk {
-    id: StreamId,
-    stream: Arc<CudaStream>,
+struct Desk<'a> {
+    stream: &'a StreamLease,
     scratch: Memory,
 }
 
@@ -75,12 +72,12 @@ impl<'a> Place<'a> {
     pub(super) fn new(
         resource: &'a dyn DeviceMemoryResource,
         device: &'a Device,
-        leases: &[StreamLease],
+        leases: &'a [StreamLease],
         work: Work,
     ) -> Result<Self, BenchError> {
-        let desk = |lease: &StreamLease| -> Result<Desk, BenchError> {
+        let desk = |stream: &'a StreamLease| -> Result<Desk<'a>, BenchError> {
             let scratch = Memory::new(device, READ_BYTES as usize)?;
-            Ok(Desk { id: lease.id(), stream: Arc::clone(lease.stream()), scratch })
+            Ok(Desk { stream, scratch })
         };
         Ok(Self {
             resource,
@@ -137,21 +134,21 @@ impl<'a> Place<'a> {
     }
 
     /// Fills a new block on its home stream. The fill is recorded: other streams wait for it.
-    fn fill(&self, block: &DeviceBlock, desk: &Desk) -> Result<(), BenchError> {
+    fn fill(&self, block: &DeviceBlock, desk: &Desk<'_>) -> Result<(), BenchError> {
         self.using(block, Access::Write, desk, || {
             // SAFETY: the whole block, which is freed after this use.
-            unsafe { work::fill(self.device, block.ptr(), FILL, block.bytes(), &desk.stream) }
+            unsafe { work::fill(self.device, block.ptr(), FILL, block.bytes(), desk.stream) }
         })
     }
 
     /// Reads a block on the stream of a thread.
-    fn read(&self, block: &DeviceBlock, desk: &Desk) -> Result<(), BenchError> {
+    fn read(&self, block: &DeviceBlock, desk: &Desk<'_>) -> Result<(), BenchError> {
         let to = desk.scratch.ptr();
         let bytes = block.bytes().min(READ_BYTES as usize);
         self.using(block, Access::Read, desk, || {
             // SAFETY: within the block, which is freed after this use, and within the stream's
             // scratch memory, which outlives the pass.
-            unsafe { work::copy(self.device, to, block.ptr(), bytes, &desk.stream) }
+            unsafe { work::copy(self.device, to, block.ptr(), bytes, desk.stream) }
         })
     }
 
@@ -160,10 +157,11 @@ impl<'a> Place<'a> {
         &self,
         block: &DeviceBlock,
         access: Access,
-        desk: &Desk,
+        desk: &Desk<'_>,
         submit: impl FnOnce() -> ResourceResult<()>,
     ) -> Result<(), BenchError> {
-        let tokens = self.resource.prepare_uses(&[BlockUse::new(block.id(), access)], desk.id)?;
+        let tokens =
+            self.resource.prepare_uses(&[BlockUse::new(block.id(), access)], desk.stream.id())?;
         let submitted = submit();
         self.resource.finish_uses(tokens)?;
         Ok(submitted?)
@@ -230,7 +228,7 @@ impl Worker<'_> {
         let Place { resource, desks, live, .. } = self.place;
         let home = &desks[self.nth];
         let before = Instant::now();
-        let allocated = resource.allocate(bytes as usize, home.id, TAG);
+        let allocated = resource.allocate(bytes as usize, home.stream.id(), TAG);
         let taken = nanoseconds(before.elapsed());
         match allocated {
             Ok(block) => {
