@@ -12,7 +12,7 @@ use cudarc::driver::sys::CUstreamCaptureMode;
 use dmr_core::{AllocTag, ResourceError, ResourceResult, StreamId};
 use dmr_launch::Footprint;
 use dmr_streams::event::DriverEvent;
-use dmr_streams::{KernelArg, StreamGuard, TrackedMemory};
+use dmr_streams::{DeviceContext, KernelArg, StreamGuard, TrackedMemory};
 
 use crate::arena::Arena;
 use crate::executable::Template;
@@ -44,11 +44,15 @@ impl CaptureMode {
     }
 }
 
+/// The tag of the memory of a graph's own pool.
+const TAG: AllocTag = AllocTag::new("graph");
+
 /// The options of a capture. A [`CaptureMode`] alone is enough, too.
 #[derive(Clone, Debug, Default)]
 pub struct CaptureOptions {
     mode: CaptureMode,
     pool: Option<GraphPool>,
+    tag: Option<AllocTag>,
 }
 
 impl CaptureOptions {
@@ -65,6 +69,15 @@ impl CaptureOptions {
         self
     }
 
+    /// Sets the tag of the memory of the graph's own pool: the name of the graph in statistics,
+    /// logs, heap maps and the errors of budgets. By default it is `graph`. A pool that graphs
+    /// [share](Self::with_pool) has a tag already.
+    #[must_use]
+    pub fn with_tag(mut self, tag: AllocTag) -> Self {
+        self.tag = Some(tag);
+        self
+    }
+
     /// Sets the pool that [`Capture::allocate`] uses, which other graphs may share. By default a
     /// graph has a pool of its own.
     #[must_use]
@@ -77,8 +90,10 @@ impl CaptureOptions {
         self.mode
     }
 
-    pub(crate) fn pool(&self) -> Option<&GraphPool> {
-        self.pool.as_ref()
+    /// Returns the pool that was set, or one of the graph's own.
+    pub(crate) fn pool_in<C: DeviceContext + ?Sized>(&self, ctx: &C) -> GraphPool {
+        let own = || GraphPool::new(ctx, self.tag.unwrap_or(TAG));
+        self.pool.clone().unwrap_or_else(own)
     }
 }
 

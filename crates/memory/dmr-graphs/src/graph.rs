@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaGraph, result};
 use dmr_core::sync::lock;
-use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError, StreamId};
+use dmr_core::{DeviceMemoryResource, ResourceError, StreamId};
 use dmr_launch::{Footprint, LaunchError};
 use dmr_streams::event::DriverEvent;
 use dmr_streams::{DeviceContext, StreamGuard, StreamPool};
@@ -54,9 +54,6 @@ impl Launched {
         Mutex::new(Self { executable, last: None, earlier: Vec::new() })
     }
 }
-
-/// The tag of the slabs of a graph's own pool.
-const TAG: AllocTag = AllocTag::new("graph");
 
 /// The resource that tracks the memory, and the streams that the graph is launched on.
 pub(crate) struct Context {
@@ -113,7 +110,7 @@ impl Graph {
         let streams = Arc::clone(ctx.streams());
         let context = Context { resource: Arc::clone(ctx.resource()), streams };
         let options = options.into();
-        let pool = options.pool().cloned().unwrap_or_else(|| GraphPool::new(&context, TAG));
+        let pool = options.pool_in(&context);
         let captured = captured(&context, stream.into(), options.mode(), &pool, work)?;
         let executable = captured.template.instantiate().map_err(CaptureError::Instantiate)?;
         let Captured { footprint, kept, .. } = captured;
@@ -134,7 +131,7 @@ impl Graph {
         let streams = Arc::clone(ctx.streams());
         let context = Context { resource: Arc::clone(ctx.resource()), streams };
         let launched = Launched::new(Executable::Adopted(graph));
-        let pool = GraphPool::new(&context, TAG);
+        let pool = CaptureOptions::new().pool_in(&context);
         Self { context, footprint, launched, pool, kept: Vec::new() }
     }
 

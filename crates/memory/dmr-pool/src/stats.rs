@@ -71,6 +71,8 @@ pub struct HeapRegion {
     pub state: RegionState,
     /// The stream that was the first to have it.
     pub stream: StreamId,
+    /// The tag of its block, if it is in use; else [`UNTAGGED`](AllocTag::UNTAGGED).
+    pub tag: AllocTag,
 }
 
 /// The memory of a pool, for an error.
@@ -221,8 +223,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         let mut map = Vec::new();
         for arena in self.arenas() {
-            self.visit_chunks(arena, 1, |_, ChunkReport { address, bytes, state, .. }| {
-                map.push(HeapRegion { address, bytes, state, stream: arena.home });
+            self.visit_chunks(arena, 1, |locked, report| {
+                let ChunkReport { address, bytes, state, chunk } = report;
+                let tag = match state {
+                    RegionState::InUse => locked.heap.tag(chunk),
+                    RegionState::Pending | RegionState::Cached => AllocTag::UNTAGGED,
+                };
+                map.push(HeapRegion { address, bytes, state, stream: arena.home, tag });
             });
         }
         map.sort_unstable_by_key(|region| region.address);
