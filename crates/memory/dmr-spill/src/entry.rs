@@ -134,6 +134,13 @@ impl<T: Pod> Entry<T> {
         *lock(&self.state) = State::OnDevice(Resident::Alone(buffer));
     }
 
+    /// Takes back a buffer that was lent, and returns it for a shared guard.
+    pub(crate) fn share_lent(&self, buffer: DeviceBuffer<T>) -> Arc<DeviceBuffer<T>> {
+        let shared = Arc::new(buffer);
+        *lock(&self.state) = State::OnDevice(Resident::Shared(Arc::clone(&shared)));
+        shared
+    }
+
     /// Records the end of a use.
     pub(crate) fn touch(&self, now: u64) {
         self.last_use.store(now, Ordering::Relaxed);

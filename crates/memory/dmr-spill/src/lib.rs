@@ -8,7 +8,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`spill`] | [`Spill`], the registry, which selects what to spill |
-//! | [`spillable`] | [`Spillable`], a buffer that may be spilled; [`OnDevice`], [`OnDeviceMut`], its guards |
+//! | [`spillable`] | [`Spillable`], a buffer that may be spilled; [`OnDevice`], [`OnDeviceMut`], its guards; [`KeptOnDevice`], for graphs |
 //! | [`stats`] | [`SpillStats`]: bytes on the device, in use and on the host |
 //! | [`error`] | [`SpillError`], [`NotInserted`] |
 //!
@@ -39,7 +39,7 @@ pub mod stats;
 
 pub use error::{NotInserted, SpillError};
 pub use spill::Spill;
-pub use spillable::{OnDevice, OnDeviceMut, Spillable};
+pub use spillable::{KeptOnDevice, OnDevice, OnDeviceMut, Spillable};
 pub use stats::{Amount, SpillStats};
 
 #[cfg(doctest)]

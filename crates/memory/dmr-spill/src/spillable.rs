@@ -120,6 +120,14 @@ pub struct OnDevice<'a, T: Pod> {
     of: &'a Spillable<T>,
 }
 
+impl<T: Pod> OnDevice<'_, T> {
+    /// Keeps the buffer on the device without borrowing the [`Spillable`].
+    #[must_use]
+    pub fn keep(self) -> KeptOnDevice<T> {
+        KeptOnDevice::new(Arc::clone(&self.buffer), self.of)
+    }
+}
+
 impl<T: Pod> Deref for OnDevice<'_, T> {
     type Target = DeviceBuffer<T>;
 
@@ -140,6 +148,22 @@ pub struct OnDeviceMut<'a, T: Pod> {
     /// `None` while the guard is dropped.
     buffer: Option<DeviceBuffer<T>>,
     of: &'a Spillable<T>,
+}
+
+impl<T: Pod> OnDeviceMut<'_, T> {
+    /// Keeps the buffer on the device without borrowing the [`Spillable`]. Ends the exclusive use:
+    /// shared guards can be requested again.
+    #[must_use]
+    pub fn keep(mut self) -> KeptOnDevice<T> {
+        let buffer = self.buffer.take();
+        let buffer = buffer.unwrap_or_else(|| unreachable!("only the drop takes it"));
+        // In a forked child the lock may be held by a thread of the parent.
+        let shared = match self.of.spill().check_process() {
+            Ok(()) => self.of.entry.share_lent(buffer),
+            Err(_) => Arc::new(buffer),
+        };
+        KeptOnDevice::new(shared, self.of)
+    }
 }
 
 impl<T: Pod> Deref for OnDeviceMut<'_, T> {
@@ -165,9 +189,41 @@ impl<T: Pod> Drop for OnDeviceMut<'_, T> {
     }
 }
 
+/// Keeps a [`Spillable`] on the device while it lives, and borrows nothing: for work that is
+/// submitted again and again, such as the replays of a graph, which have the address of the buffer.
+///
+/// From [`OnDevice::keep`] and [`OnDeviceMut::keep`]. Meanwhile the buffer can be read with shared
+/// guards, [`Spillable::on_device_mut`] is [`Unavailable`](SpillError::Unavailable), and after the
+/// `Spillable` was dropped the buffer lives until this is.
+pub struct KeptOnDevice<T: Pod> {
+    buffer: Arc<DeviceBuffer<T>>,
+    entry: Arc<Entry<T>>,
+    spill: Spill,
+}
+
+impl<T: Pod> KeptOnDevice<T> {
+    fn new(buffer: Arc<DeviceBuffer<T>>, of: &Spillable<T>) -> Self {
+        Self { buffer, entry: Arc::clone(&of.entry), spill: of.spill().clone() }
+    }
+}
+
+impl<T: Pod> Deref for KeptOnDevice<T> {
+    type Target = DeviceBuffer<T>;
+
+    fn deref(&self) -> &DeviceBuffer<T> {
+        &self.buffer
+    }
+}
+
+impl<T: Pod> Drop for KeptOnDevice<T> {
+    fn drop(&mut self) {
+        self.entry.touch(self.spill.now());
+    }
+}
+
 macro_rules! tracked_as_buffer {
-    ($($guard:ident),*) => {$(
-        impl<T: Pod> TrackedMemory for $guard<'_, T> {
+    ($($name:literal: $guard:ty),*) => {$(
+        impl<T: Pod> TrackedMemory for $guard {
             fn device_ptr(&self) -> u64 {
                 (**self).device_ptr()
             }
@@ -185,12 +241,16 @@ macro_rules! tracked_as_buffer {
             }
         }
 
-        impl<T: Pod> fmt::Debug for $guard<'_, T> {
+        impl<T: Pod> fmt::Debug for $guard {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.debug_tuple(stringify!($guard)).field(&**self).finish()
+                f.debug_tuple($name).field(&**self).finish()
             }
         }
     )*};
 }
 
-tracked_as_buffer!(OnDevice, OnDeviceMut);
+tracked_as_buffer! {
+    "OnDevice": OnDevice<'_, T>,
+    "OnDeviceMut": OnDeviceMut<'_, T>,
+    "KeptOnDevice": KeptOnDevice<T>
+}

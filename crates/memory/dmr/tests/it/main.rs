@@ -14,6 +14,7 @@ mod d3_errors;
 mod d7_pinned_runtime;
 mod d8_tokio;
 mod d9_growing_buffers;
+mod g2_spillable_buffers;
 mod g4_names;
 mod g5_calls_in_a_capture;
 mod peers_access;
