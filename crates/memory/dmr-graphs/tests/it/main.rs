@@ -9,3 +9,4 @@ mod g1_a_capture_is_whole_or_nothing;
 mod g2_a_replay_is_one_use;
 mod g3_update_and_adopt;
 mod g4_memory_in_a_capture;
+mod g_random_programs;

@@ -9,7 +9,7 @@ use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_graphs::{Capture, CaptureError, CaptureMode, Graph};
 use dmr_launch::LaunchRecorder;
 use dmr_pool::{PoolConfig, PoolResource};
-use dmr_streams::{DeviceContext, StreamLease, StreamPool};
+use dmr_streams::{DeviceContext, StreamGuard, StreamLease, StreamPool};
 use dmr_testkit::Rig;
 
 /// Held by each test: on a GPU they share a context, and a test that synchronises it would end the
@@ -30,9 +30,13 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(rig: &Rig) -> Self {
+        Self::with(rig, PoolConfig::default())
+    }
+
+    pub(crate) fn with(rig: &Rig, config: PoolConfig) -> Self {
         let streams = Arc::clone(rig.streams());
         let pages = VirtualCudaResource::new(Arc::clone(&streams), VirtualConfig::new()).unwrap();
-        let pool = PoolResource::new(pages, Arc::clone(&streams), PoolConfig::default()).unwrap();
+        let pool = PoolResource::new(pages, Arc::clone(&streams), config).unwrap();
         Self { resource: Arc::new(pool), streams }
     }
 
@@ -65,9 +69,14 @@ pub(crate) struct Scene {
 impl Scene {
     /// Makes a scene on the rig that `make` returns, once no other test runs.
     pub(crate) fn new(make: impl FnOnce() -> Rig) -> Self {
+        Self::with(make, PoolConfig::default())
+    }
+
+    /// As [`new`](Self::new), with this pool.
+    pub(crate) fn with(make: impl FnOnce() -> Rig, config: PoolConfig) -> Self {
         let alone = alone();
         let rig = make();
-        let ctx = Context::new(&rig);
+        let ctx = Context::with(&rig, config);
         let a = rig.stream();
         let b = rig.stream();
         let x = ctx.block(&a);
@@ -103,7 +112,8 @@ impl Scene {
         let mut launch = LaunchRecorder::new_strict(&self.a);
         launch.read(&self.y);
         let on = self.a.id();
-        let check = |_: &_| self.rig.ops().check_pattern(&self.y, 0..BYTES, pattern, on, 0);
+        let check =
+            |_: &StreamGuard<'_>| self.rig.ops().check_pattern(&self.y, 0..BYTES, pattern, on, 0);
         launch.launch(&self.ctx, check).unwrap();
     }
 

@@ -5,5 +5,6 @@
 #[path = "../scene/mod.rs"]
 mod scene;
 
+mod every_order_is_needed;
 mod g1_failed_calls;
 mod g2_costs_and_races;
