@@ -1,11 +1,14 @@
 //! Streams of other owners: adopted into a pool, and retired before their owner destroys them.
 
+use std::any::Any;
+use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaStream;
-use cudarc::driver::sys::{self, CUstream};
+use cudarc::driver::sys;
 use dmr_core::error::StreamProblem;
+use dmr_core::sync::lock;
 use dmr_core::{ResourceError, ResourceResult, StreamId};
 
 use crate::config::LIBRARY_STREAMS;
@@ -14,6 +17,9 @@ use crate::holds::{HeldBy, Holds};
 use crate::stream_entry::LeaseNumbers;
 use crate::{StreamLease, StreamPool};
 use dmr_core::spinlock::pause;
+
+/// A value that keeps an adopted stream alive.
+pub(crate) type Owner = Box<dyn Any + Send + Sync>;
 
 /// `CU_STREAM_LEGACY`, which the null handle means as well.
 const LEGACY: usize = 1;
@@ -48,7 +54,13 @@ impl StreamPool {
         }
     }
 
-    /// Adopts a stream of another owner, as a lease.
+    /// Adopts a stream by its handle (a `CUstream`), as a lease, and keeps its owner until it is
+    /// retired: whatever destroys the stream when it is dropped, or `()` if the program itself sees
+    /// to it.
+    ///
+    /// The owner is dropped by the call that retires the stream, or with the pool, and never under
+    /// a lock. If the stream is adopted again under another lease, the owner of before is dropped,
+    /// and the new one kept. An error drops it, too.
     ///
     /// # Errors
     ///
@@ -57,14 +69,24 @@ impl StreamPool {
     /// # Safety
     ///
     /// - `stream` is a CUDA stream that was not destroyed: the driver looks its context up.
-    /// - It is not destroyed before [`retire_stream`](Self::retire_stream) has returned `Ok` for
-    ///   the lease, or the pool, its leases and everything that tracks uses on it are gone.
-    /// - After that, cudarc's stream that the lease and [`resolve`](Self::resolve) return is not
-    ///   used.
-    pub unsafe fn adopt_raw(self: &Arc<Self>, stream: CUstream) -> ResourceResult<StreamLease> {
+    /// - While the owner lives it is not destroyed, unless [`retire_stream`](Self::retire_stream)
+    ///   has returned `Ok` for the lease, or the pool, its leases and everything that tracks uses
+    ///   on it are gone.
+    /// - After that, its handle is not used any more, nor cudarc's stream that the lease and
+    ///   [`resolve`](Self::resolve) return.
+    pub unsafe fn adopt_raw(
+        self: &Arc<Self>,
+        stream: *mut c_void,
+        owner: impl Any + Send + Sync,
+    ) -> ResourceResult<StreamLease> {
+        let owner: Owner = Box::new(owner);
         // SAFETY: the caller's obligations; `adopt` refuses a stream of another context, and drops
         // the wrapper without a driver call.
-        self.adopt(unsafe { self.device().context().wrap_borrowed_stream(stream) })
+        let wrapped = unsafe { self.device().context().wrap_borrowed_stream(stream.cast()) };
+        let lease = self.adopt(wrapped)?;
+        let before = lock(&self.owners).insert(lease.id().slot(), owner);
+        drop(before);
+        Ok(lease)
     }
 
     /// Adopts CUDA's legacy null stream: for work of libraries that submit to it.
@@ -113,6 +135,9 @@ impl StreamPool {
         leases[id.slot()].retirement = retirements.unwrap_or(0) + 1;
         // The lease keeps the stream, so no driver call destroys it under the lock.
         slot.end_stream(&mut leases);
+        drop(leases);
+        let owner = lock(&self.owners).remove(&id.slot());
+        drop(owner);
         Ok(())
     }
 

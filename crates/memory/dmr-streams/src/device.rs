@@ -1,5 +1,7 @@
 //! A device: one GPU and its CUDA context.
 
+use std::any::Any;
+use std::ffi::c_void;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -8,6 +10,7 @@ use cudarc::driver::{CudaContext, sys};
 use dmr_core::process::LeakedInChild;
 use dmr_core::{BlockId, DeviceBlock, MemoryObserver, Process, ResourceError, ResourceResult};
 
+use crate::adopt::Owner;
 use crate::simulated::SimulatedDriver;
 use crate::{DeviceError, DriverVersion, library};
 
@@ -38,6 +41,8 @@ struct Inner {
     lost: OnceLock<StickyError>,
     opened_in: Process,
     simulated: Option<Arc<SimulatedDriver>>,
+    /// What keeps a context of another owner alive. Dropped last.
+    _owner: LeakedInChild<Option<Owner>>,
 }
 
 struct StickyError {
@@ -80,6 +85,10 @@ impl Device {
     ///
     /// [`DriverTooOld`](DeviceError::DriverTooOld) and [`Driver`](DeviceError::Driver).
     pub fn from_context(context: Arc<CudaContext>) -> Result<Self, DeviceError> {
+        Self::with_owner(context, None)
+    }
+
+    fn with_owner(context: Arc<CudaContext>, owner: Option<Owner>) -> Result<Self, DeviceError> {
         let driver_version = library::probe()?;
         let failed = |call| move |error| DeviceError::from_code(call, code(error));
         let cu_device = context.cu_device();
@@ -90,10 +99,51 @@ impl Device {
         let lost = OnceLock::new();
         let opened_in = Process::current();
         let simulated = SimulatedDriver::of(context.ordinal());
-        let context = LeakedInChild::new(context);
-        let inner =
-            Inner { context, name, total_memory, driver_version, lost, opened_in, simulated };
+        let inner = Inner {
+            context: LeakedInChild::new(context),
+            name,
+            total_memory,
+            driver_version,
+            lost,
+            opened_in,
+            simulated,
+            _owner: LeakedInChild::new(owner),
+        };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Makes a device from a context of another owner by its handle (a `CUcontext`), and keeps the
+    /// owner until the last clone of the device is gone: whatever destroys or releases the context
+    /// when it is dropped, or `()` if the program itself sees to it. The context becomes current on
+    /// the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_context`](Self::from_context).
+    ///
+    /// # Safety
+    ///
+    /// The context is alive while the owner is, and while anything is that was made with the device
+    /// and outlives it, such as a stream of cudarc.
+    pub unsafe fn from_raw(
+        context: *mut c_void,
+        owner: impl Any + Send + Sync,
+    ) -> Result<Self, DeviceError> {
+        library::probe()?;
+        let failed = |call| move |error| DeviceError::from_code(call, code(error));
+        // SAFETY: the context is alive.
+        unsafe { result::ctx::set_current(context.cast()) }.map_err(failed("cuCtxSetCurrent"))?;
+        let mut device = 0;
+        // SAFETY: a context is current; the driver writes one number.
+        unsafe { sys::cuCtxGetDevice(&mut device) }.result().map_err(failed("cuCtxGetDevice"))?;
+        let is_it = |&at: &usize| result::device::get(at as i32).is_ok_and(|it| it == device);
+        let ordinal = (0..device_count()?).find(is_it).unwrap_or(device as usize);
+        // SAFETY: the caller's obligations; this is the device of the context.
+        let wrapped = unsafe { CudaContext::from_raw_context(ordinal, device, context.cast()) };
+        let wrapped = wrapped.map_err(failed("cuCtxSetCurrent"))?;
+        // cudarc destroys a context with its last owner. This one has another owner.
+        std::mem::forget(Arc::clone(&wrapped));
+        Self::with_owner(wrapped, Some(Box::new(owner)))
     }
 
     /// Returns cudarc's context.

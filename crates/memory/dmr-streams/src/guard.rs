@@ -4,6 +4,7 @@
 //! hottest path of the crate. For the pool's own streams, which live as long as the pool, it counts
 //! nothing. An adopted stream counts its calls, so that retiring it finds none.
 
+use std::ffi::c_void;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -158,6 +159,26 @@ impl<'p> StreamGuard<'p> {
     pub fn stream(&self) -> &Arc<CudaStream> {
         self.slot.lend();
         self.cudarc_stream()
+    }
+
+    /// Returns the handle of the stream (a `CUstream`), and lends it, as [`stream`](Self::stream)
+    /// does.
+    #[must_use]
+    #[inline]
+    pub fn handle(&self) -> *mut c_void {
+        self.stream().cu_stream().cast()
+    }
+
+    /// Makes the device's context current, and passes the handle of the stream (a `CUstream`) to
+    /// `submit`. Does not lend the stream: `submit` neither begins a capture nor keeps the handle.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::bind`]; then `submit` is not called.
+    #[inline]
+    pub fn with_handle<T>(&self, submit: impl FnOnce(*mut c_void) -> T) -> ResourceResult<T> {
+        self.device().bind()?;
+        Ok(submit(self.cudarc_stream().cu_stream().cast()))
     }
 
     /// Begins to launch a kernel on the stream. As all other functions of this guard but

@@ -1,5 +1,6 @@
 //! A stream lease: one stream of a pool, for one user.
 
+use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
 
@@ -36,6 +37,12 @@ impl StreamLease {
     pub fn stream(&self) -> &Arc<CudaStream> {
         self.pool.lend(self.id.slot());
         &self.stream
+    }
+
+    /// Returns the handle of the stream (a `CUstream`), and lends it.
+    #[must_use]
+    pub fn handle(&self) -> *mut c_void {
+        self.stream().cu_stream().cast()
     }
 
     /// Returns the pool of the stream.

@@ -5,14 +5,16 @@
 //! instead of naming the next user's stream. Everything that is known of a stream is found by the
 //! same index: its timeline, its free use slots, its lease.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
 use dmr_core::process::LeakedInChild;
 use dmr_core::{ResourceError, ResourceResult, StreamId, StreamPoolId};
 
+use crate::adopt::Owner;
 use crate::attachments::Attachments;
 use crate::config::LIBRARY_STREAMS;
 use crate::holds::Holds;
@@ -69,6 +71,8 @@ pub struct StreamPool {
     /// Retired blocks of all owners whose last window has closed.
     closed: LeakedInChild<ClosedQueues>,
     attachments: LeakedInChild<Attachments>,
+    /// What keeps adopted streams alive, by slot. Dropped last.
+    pub(crate) owners: LeakedInChild<Mutex<BTreeMap<usize, Owner>>>,
 }
 
 impl StreamPool {
@@ -104,6 +108,7 @@ impl StreamPool {
             uses: LeakedInChild::new(Slots::new(id, slots)),
             closed: LeakedInChild::default(),
             attachments: LeakedInChild::default(),
+            owners: LeakedInChild::default(),
         };
         pool.create(0, config.priority)?;
         pool.register_device();

@@ -6,6 +6,7 @@ mod ops_patterns;
 mod s1_capacity;
 mod s1_waiting;
 mod s2_adopted_streams;
+mod s2_raw_handles;
 mod s2_slots_used_again;
 mod s3_drop_orders;
 mod t1_default;

@@ -78,7 +78,7 @@ fn the_pools_own_streams_are_not_adopted() {
     assert_eq!(problem(adopt(&default)), StreamProblem::OwnedByPool);
     assert_eq!(problem(adopt(&own)), StreamProblem::OwnedByPool);
     // SAFETY: the pool keeps its stream as long as it lives.
-    let raw = unsafe { rig.streams().adopt_raw(own.cu_stream()) };
+    let raw = unsafe { rig.streams().adopt_raw(own.cu_stream().cast(), ()) };
     assert_eq!(problem(raw), StreamProblem::OwnedByPool);
     drop((first, leased));
     assert_eq!(
@@ -103,7 +103,7 @@ fn a_stream_of_a_second_context_on_the_same_device_is_not_adopted() {
     let adopted = rig.streams().adopt(Arc::clone(&foreign));
     assert_eq!(problem(adopted), StreamProblem::OtherContext);
     // SAFETY: alive until the end of this test; that it is of another context is what is tested.
-    let raw = unsafe { rig.streams().adopt_raw(foreign.cu_stream()) };
+    let raw = unsafe { rig.streams().adopt_raw(foreign.cu_stream().cast(), ()) };
     assert_eq!(problem(raw), StreamProblem::OtherContext, "known by its handle only");
     drop((foreign, second));
     // A refusal takes no slot.
@@ -199,7 +199,7 @@ fn a_retired_stream_is_stood_for_by_its_last_event() {
     let own = rig.stream();
     let stream = foreign(&rig);
     // SAFETY: destroyed below, after it was retired.
-    let adopted = unsafe { rig.streams().adopt_raw(stream.cu_stream()) }.unwrap();
+    let adopted = unsafe { rig.streams().adopt_raw(stream.cu_stream().cast(), ()) }.unwrap();
     let used = resource.allocate(BYTES, own.id(), AllocTag::UNTAGGED).unwrap();
     let at_home = resource.allocate(BYTES, adopted.id(), AllocTag::UNTAGGED).unwrap();
     rig.delay(adopted.id());

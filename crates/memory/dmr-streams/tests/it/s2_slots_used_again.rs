@@ -37,7 +37,7 @@ fn foreign(rig: &Rig) -> Arc<CudaStream> {
 
 fn adopt(rig: &Rig, stream: &CudaStream) -> ResourceResult<StreamLease> {
     // SAFETY: the tests keep the stream until its lease is retired.
-    unsafe { rig.streams().adopt_raw(stream.cu_stream()) }
+    unsafe { rig.streams().adopt_raw(stream.cu_stream().cast(), ()) }
 }
 
 fn is_refused<T>(result: ResourceResult<T>) -> bool {

@@ -42,7 +42,7 @@ const RESOURCES: [fn(&Rig) -> Resource; 2] = [tracked, driver_pool];
 fn foreign(rig: &Rig) -> (Arc<CudaStream>, StreamLease) {
     let stream = rig.device().context().new_stream().unwrap();
     // SAFETY: the tests drop the stream when it is retired.
-    let lease = unsafe { rig.streams().adopt_raw(stream.cu_stream()) }.unwrap();
+    let lease = unsafe { rig.streams().adopt_raw(stream.cu_stream().cast(), ()) }.unwrap();
     (stream, lease)
 }
 

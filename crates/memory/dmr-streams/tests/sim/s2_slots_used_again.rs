@@ -34,7 +34,7 @@ fn tracked(rig: &Rig) -> Tracked<DirectCudaResource> {
 
 fn adopt(rig: &Rig, stream: &CudaStream) -> ResourceResult<StreamLease> {
     // SAFETY: the tests keep the stream until its lease is retired.
-    unsafe { rig.streams().adopt_raw(stream.cu_stream()) }
+    unsafe { rig.streams().adopt_raw(stream.cu_stream().cast(), ()) }
 }
 
 fn launch(

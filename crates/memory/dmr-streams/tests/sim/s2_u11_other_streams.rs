@@ -101,12 +101,12 @@ fn a_retired_streams_handle_is_not_touched_when_it_comes_again() {
     let rig = Rig::simulated();
     let stream = rig.device().context().new_stream().unwrap();
     // SAFETY: destroyed at the end, after the leases and the pool's last use of it.
-    let first = unsafe { rig.streams().adopt_raw(stream.cu_stream()) }.unwrap();
+    let first = unsafe { rig.streams().adopt_raw(stream.cu_stream().cast(), ()) }.unwrap();
     rig.streams().retire_stream(&first).unwrap();
     let stale = first.id();
     drop(first);
     // SAFETY: as above.
-    let again = unsafe { rig.streams().adopt_raw(stream.cu_stream()) }.unwrap();
+    let again = unsafe { rig.streams().adopt_raw(stream.cu_stream().cast(), ()) }.unwrap();
     assert_ne!(again.id().slot(), stale.slot(), "the old slot stands for the old stream");
     assert!(rig.streams().resolve(again.id()).is_ok());
     assert!(rig.streams().resolve(stale).is_err());
@@ -198,7 +198,7 @@ fn a_stream_is_retired_after_its_last_use_is_finished_and_not_before() {
     let own = rig.stream();
     let stream = rig.device().context().new_stream().unwrap();
     // SAFETY: destroyed below, after it was retired.
-    let adopted = unsafe { rig.streams().adopt_raw(stream.cu_stream()) }.unwrap();
+    let adopted = unsafe { rig.streams().adopt_raw(stream.cu_stream().cast(), ()) }.unwrap();
     let block = resource.allocate(BYTES, own.id(), AllocTag::UNTAGGED).unwrap();
     let window = resource.prepare_block_use(block.id(), adopted.id(), Access::Write).unwrap();
     rig.ops().fill_pattern(&block, 0..BYTES, 7, adopted.id()).unwrap();

@@ -59,7 +59,8 @@ impl Player {
         let made = result::stream::create(kind)
             .map_err(|error| Failure::new(FailureKind::UnexpectedError, at, error))?;
         // SAFETY: the stream lives until it is retired, or until its machine ends.
-        let lease = self.library(at, || unsafe { self.rig.streams().adopt_raw(made) })?;
+        let lease =
+            self.library(at, || unsafe { self.rig.streams().adopt_raw(made.cast(), ()) })?;
         match lease {
             Ok(lease) => {
                 drop(before);
