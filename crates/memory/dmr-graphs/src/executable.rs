@@ -6,6 +6,7 @@ use cudarc::driver::CudaGraph;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUgraphInstantiate_flags};
 use dmr_core::ResourceResult;
+use dmr_core::process::LeakedInChild;
 use dmr_streams::Device;
 
 /// The graph that a capture has left, from which an executable one is made.
@@ -15,17 +16,12 @@ pub(crate) struct Template {
 }
 
 /// A graph that can be launched.
-pub(crate) enum Executable {
-    /// One that this crate has made.
-    Own(OwnExecutable),
-    /// One of cudarc's.
-    Adopted(CudaGraph),
-}
-
-/// An executable graph of this crate.
-pub(crate) struct OwnExecutable {
+pub(crate) struct Executable {
     handle: sys::CUgraphExec,
     device: Device,
+    /// The graph of cudarc that the handle belongs to, if it was adopted. cudarc would destroy it
+    /// in a forked child, too.
+    adopted: Option<LeakedInChild<CudaGraph>>,
 }
 
 // SAFETY: the driver's handles may be used by any thread; calls with one are made one at a time,
@@ -45,17 +41,19 @@ impl Template {
             unsafe { result::graph::instantiate(self.graph, CUgraphInstantiate_flags(0)) }
                 .map_err(|error| self.device.driver_error("cuGraphInstantiate", error))
         })?;
-        Ok(Executable::Own(OwnExecutable { handle, device: self.device.clone() }))
+        Ok(Executable { handle, device: self.device.clone(), adopted: None })
     }
 
     /// Changes the parameters of an executable graph to those of this one. Returns `false`, and has
     /// changed nothing, if the two have other nodes or edges.
     pub(crate) fn update(&self, executable: &Executable) -> ResourceResult<bool> {
-        let Executable::Own(own) = executable else { return Ok(false) };
+        if executable.adopted.is_some() {
+            return Ok(false);
+        }
         let mut reason = MaybeUninit::uninit();
         let updated = self.device.relaxed(|_| {
             // SAFETY: both graphs are alive, and no other thread uses them.
-            Ok(unsafe { sys::cuGraphExecUpdate_v2(own.handle, self.graph, reason.as_mut_ptr()) }
+            Ok(unsafe { sys::cuGraphExecUpdate_v2(executable.handle, self.graph, reason.as_mut_ptr()) }
                 .result())
         })?;
         match updated {
@@ -76,27 +74,33 @@ impl Drop for Template {
 }
 
 impl Executable {
+    /// Takes over a graph of cudarc.
+    pub(crate) fn adopt(graph: CudaGraph, device: &Device) -> Self {
+        let handle = graph.cu_graph_exec();
+        Self { handle, device: device.clone(), adopted: Some(LeakedInChild::new(graph)) }
+    }
+
     /// Launches the graph on a stream of its device.
     ///
     /// # Safety
     ///
     /// The stream is alive. No other thread uses the executable graph.
     pub(crate) unsafe fn launch(&self, stream: sys::CUstream) -> Result<(), DriverError> {
-        let handle = match self {
-            Self::Own(own) => own.handle,
-            Self::Adopted(graph) => graph.cu_graph_exec(),
-        };
         // SAFETY: the executable graph is alive; the rest is the caller's obligation.
-        unsafe { result::graph::launch(handle, stream) }
+        unsafe { result::graph::launch(self.handle, stream) }
     }
 }
 
-impl Drop for OwnExecutable {
+impl Drop for Executable {
     fn drop(&mut self) {
         // The driver frees it once its replays are done.
         let _ = self.device.relaxed(|_| {
-            // SAFETY: it is alive, and this its only destruction.
-            let _ = unsafe { result::graph::exec_destroy(self.handle) };
+            match self.adopted.take() {
+                // It does not make the context current itself.
+                Some(graph) => drop(graph),
+                // SAFETY: it is alive, and this its only destruction.
+                None => drop(unsafe { result::graph::exec_destroy(self.handle) }),
+            }
             Ok(())
         });
     }

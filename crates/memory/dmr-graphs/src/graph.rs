@@ -130,7 +130,7 @@ impl Graph {
     {
         let streams = Arc::clone(ctx.streams());
         let context = Context { resource: Arc::clone(ctx.resource()), streams };
-        let launched = Launched::new(Executable::Adopted(graph));
+        let launched = Launched::new(Executable::adopt(graph, context.streams.device()));
         let pool = CaptureOptions::new().pool_in(&context);
         Self { context, footprint, launched, pool, kept: Vec::new() }
     }
