@@ -47,11 +47,13 @@ struct Launched {
     last: Option<DriverEvent>,
     /// The events of executable graphs that updates have replaced.
     earlier: Vec<DriverEvent>,
+    /// A replay is in flight that no event covers.
+    is_untracked: bool,
 }
 
 impl Launched {
     fn new(executable: Executable) -> Mutex<Self> {
-        Mutex::new(Self { executable, last: None, earlier: Vec::new() })
+        Mutex::new(Self { executable, last: None, earlier: Vec::new(), is_untracked: false })
     }
 }
 
@@ -177,7 +179,7 @@ impl Graph {
             stream.refuse_capture()?;
         }
         let mut launched = lock(&self.launched);
-        let Launched { executable, last, .. } = &mut *launched;
+        let Launched { executable, last, is_untracked, .. } = &mut *launched;
         // Before the launch: once it is submitted, no error may hide it.
         if !self.kept.is_empty() && last.is_none() {
             *last = Some(DriverEvent::new(device)?);
@@ -189,8 +191,10 @@ impl Graph {
         if let Some(last) = last
             && stream.record_event(last).is_err()
         {
+            // A capture of another stream may forbid the call.
             // SAFETY: as above.
-            let _ = stream.call(|on| unsafe { result::stream::synchronize(on) });
+            let done = stream.call_relaxed(|on| unsafe { result::stream::synchronize(on) });
+            *is_untracked |= done.is_err();
         }
         Ok(())
     }
@@ -216,7 +220,7 @@ impl Graph {
         let Captured { template, footprint, kept } =
             captured(&self.context, stream.into(), mode, &self.pool, work)?;
         let launched = self.launched.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let Launched { executable, last, earlier } = launched;
+        let Launched { executable, last, earlier, .. } = launched;
         if !template.update(executable).map_err(CaptureError::Instantiate)? {
             *executable = template.instantiate().map_err(CaptureError::Instantiate)?;
             earlier.extend(last.take());
@@ -244,11 +248,13 @@ impl Drop for Graph {
     fn drop(&mut self) {
         let launched = self.launched.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         let device = self.context.streams.device();
+        let mut is_in_use = launched.is_untracked;
         for event in launched.earlier.drain(..).chain(launched.last.take()) {
-            if device.relaxed(|relaxed| event.synchronize(relaxed)).is_err() {
-                // A replay may still use them.
-                std::mem::forget(std::mem::take(&mut self.kept));
-            }
+            is_in_use |= device.relaxed(|relaxed| event.synchronize(relaxed)).is_err();
+        }
+        if is_in_use {
+            // A replay may still use them.
+            std::mem::forget(std::mem::take(&mut self.kept));
         }
     }
 }

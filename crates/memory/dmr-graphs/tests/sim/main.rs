@@ -8,4 +8,5 @@ mod scene;
 mod every_order_is_needed;
 mod g1_failed_calls;
 mod g2_costs_and_races;
+mod g2_kept_values;
 mod g3_adopted_graphs;
