@@ -248,7 +248,8 @@ impl Drop for Graph {
     fn drop(&mut self) {
         let launched = self.launched.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         let device = self.context.streams.device();
-        let mut is_in_use = launched.is_untracked;
+        // A forked child makes no driver call, also not by a value's drop.
+        let mut is_in_use = launched.is_untracked || device.is_forked();
         for event in launched.earlier.drain(..).chain(launched.last.take()) {
             is_in_use |= device.relaxed(|relaxed| event.synchronize(relaxed)).is_err();
         }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
+use dmr_core::process::LeakedInChild;
 use dmr_core::sync::lock;
 use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, ResourceResult};
 use dmr_launch::Footprint;
@@ -32,7 +33,7 @@ struct Inner {
     resource: Arc<dyn DeviceMemoryResource>,
     streams: Arc<StreamPool>,
     tag: AllocTag,
-    slabs: Mutex<Vec<DeviceBlock>>,
+    slabs: LeakedInChild<Mutex<Vec<DeviceBlock>>>,
 }
 
 /// Memory of a capture, from [`Capture::allocate`](crate::Capture::allocate). It is for the
@@ -69,14 +70,15 @@ impl GraphPool {
     pub fn new<C: DeviceContext + ?Sized>(ctx: &C, tag: AllocTag) -> Self {
         let resource = Arc::clone(ctx.resource());
         let streams = Arc::clone(ctx.streams());
-        let slabs = Mutex::default();
+        let slabs = LeakedInChild::default();
         Self { inner: Arc::new(Inner { resource, streams, tag, slabs }) }
     }
 
-    /// Returns the bytes of all slabs.
+    /// Returns the bytes of all slabs; 0 in a forked child.
     #[must_use]
     pub fn reserved_bytes(&self) -> u64 {
-        lock(&self.inner.slabs).iter().map(|slab| slab.bytes() as u64).sum()
+        let Some(slabs) = self.inner.slabs.current() else { return 0 };
+        lock(slabs).iter().map(|slab| slab.bytes() as u64).sum()
     }
 
     /// Returns an arena in which all slabs are free.
@@ -123,9 +125,9 @@ impl fmt::Debug for GraphPool {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let slabs = self.slabs.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for slab in slabs.drain(..) {
-            // Refused only in a forked child, whose memory is the parent's.
+        let Some(slabs) = self.slabs.current() else { return };
+        for slab in lock(slabs).drain(..) {
+            // No call is left that could return the error.
             let _ = self.resource.deallocate(slab);
         }
     }
