@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use dmr_core::process::LeakedInChild;
 use dmr_core::sync::lock;
-use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, ResourceResult};
+use dmr_core::{
+    AllocTag, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceResult,
+};
 use dmr_launch::Footprint;
 use dmr_streams::{DeviceContext, KernelArg, MemoryOrigin, StreamPool, TrackedMemory};
 
@@ -127,8 +129,11 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let Some(slabs) = self.slabs.current() else { return };
         for slab in lock(slabs).drain(..) {
-            // No call is left that could return the error.
-            let _ = self.resource.deallocate(slab);
+            // Once more after a driver error: no later call can free it.
+            let _ = self.resource.deallocate(slab).or_else(|failed| {
+                let DeallocateError { block, .. } = *failed;
+                self.resource.deallocate(block)
+            });
         }
     }
 }

@@ -1,10 +1,14 @@
-//! G1, G2: whichever driver call fails, no capture is left and no memory, and the next graph works.
+//! G1, G2, G4: whichever driver call fails, no capture is left and no memory, and the next graph
+//! works.
+
+use std::sync::Arc;
 
 use cudarc::driver::DriverError;
+use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_launch::LaunchRecorder;
 use dmr_testkit::for_each_driver_call;
 
-use crate::scene::{BYTES, Context, capture, copy, copy_bytes, fill};
+use crate::scene::{BYTES, Context, capture, copy, copy_bytes, fill, fill_bytes};
 
 const UNKNOWN: i32 = 999;
 
@@ -49,6 +53,34 @@ fn a_call_that_fails_in_a_capture_or_a_launch_leaves_everything_usable() {
             for block in [x, y] {
                 ctx.resource.deallocate(block).unwrap();
             }
+            ctx.resource.reap_pending().unwrap();
+            assert_eq!(ctx.resource.bytes_outstanding(), 0);
+            rig.verdict().unwrap();
+        },
+    );
+    assert!(calls > 20, "{calls} calls");
+}
+
+/// The free of a slab makes driver calls, and no later call could free it.
+#[test]
+fn a_call_that_fails_loses_no_memory_of_a_graph() {
+    let calls = for_each_driver_call(
+        UNKNOWN,
+        |rig| {
+            let streams = Arc::clone(rig.streams());
+            let resource = AsyncCudaResource::new(Arc::clone(&streams), AsyncConfig::new());
+            (Context { resource: Arc::new(resource.unwrap()), streams }, rig.stream())
+        },
+        |rig, (ctx, stream)| {
+            let graph = capture(&ctx, &stream, |capture| {
+                let memory = capture.allocate(BYTES).map_err(|error| error.to_string())?;
+                fill_bytes(capture.stream(), memory.device_ptr(), 1)
+                    .map_err(|error| error.to_string())
+            });
+            if let Ok(graph) = graph {
+                let _ = graph.launch(&stream);
+            }
+            rig.universe().clear_faults();
             ctx.resource.reap_pending().unwrap();
             assert_eq!(ctx.resource.bytes_outstanding(), 0);
             rig.verdict().unwrap();
