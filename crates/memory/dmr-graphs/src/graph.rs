@@ -99,7 +99,10 @@ impl Graph {
     ///   [keeps](Capture::keep).
     ///
     /// Between begin and end no capture of these streams is ended or begun by anything else, and no
-    /// other thread submits to them.
+    /// other thread submits to them. Work on another stream is captured between a
+    /// [`fork`](Capture::fork) to it and the [`join`](Capture::join) only: memory that is
+    /// [freed](Capture::free) is used again without regard to other work, such as that of a stream
+    /// that has joined by an event of the program, or goes on after its join.
     pub unsafe fn capture<C, E>(
         ctx: &C,
         stream: impl Into<StreamId>,
