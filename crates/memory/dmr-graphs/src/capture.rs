@@ -79,7 +79,8 @@ impl CaptureOptions {
     }
 
     /// Sets the pool that [`Capture::allocate`] uses, which other graphs may share. By default a
-    /// graph has a pool of its own.
+    /// graph has a pool of its own. A pool of a context with other streams is refused when the
+    /// capture begins.
     #[must_use]
     pub fn with_pool(mut self, pool: &GraphPool) -> Self {
         self.pool = Some(pool.clone());

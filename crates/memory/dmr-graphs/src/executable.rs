@@ -53,8 +53,10 @@ impl Template {
         let mut reason = MaybeUninit::uninit();
         let updated = self.device.relaxed(|_| {
             // SAFETY: both graphs are alive, and no other thread uses them.
-            Ok(unsafe { sys::cuGraphExecUpdate_v2(executable.handle, self.graph, reason.as_mut_ptr()) }
-                .result())
+            Ok(unsafe {
+                sys::cuGraphExecUpdate_v2(executable.handle, self.graph, reason.as_mut_ptr())
+            }
+            .result())
         })?;
         match updated {
             Ok(()) => Ok(true),

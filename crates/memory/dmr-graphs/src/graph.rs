@@ -272,8 +272,9 @@ fn captured<E>(
     work: impl FnOnce(&mut Capture<'_>) -> Result<(), E>,
 ) -> Result<Captured, CaptureError<E>> {
     let guard = context.streams.enter(stream).map_err(CaptureError::Begin)?;
-    // The home of slabs, which cannot be made while the only other stream captures.
-    drop(context.streams.reclaim_stream().map_err(CaptureError::Begin)?);
+    // The home of slabs cannot be made while the only other stream captures, and is refused if the
+    // pool is of other streams: no launch could use its memory.
+    drop(pool.home().and_then(|home| context.streams.enter(home)).map_err(CaptureError::Begin)?);
     let mut capture = Capture::begin(&guard, mode, pool).map_err(CaptureError::Begin)?;
     let worked = work(&mut capture);
     let ended = capture.end();

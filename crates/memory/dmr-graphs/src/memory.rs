@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use dmr_core::process::LeakedInChild;
 use dmr_core::sync::lock;
 use dmr_core::{
-    AllocTag, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceResult,
+    AllocTag, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceResult, StreamId,
 };
 use dmr_launch::Footprint;
 use dmr_streams::{DeviceContext, KernelArg, MemoryOrigin, StreamPool, TrackedMemory};
@@ -92,14 +92,18 @@ impl GraphPool {
         arena
     }
 
+    /// Returns the home stream of slabs, which no program captures. Created when it is first
+    /// needed.
+    pub(crate) fn home(&self) -> ResourceResult<StreamId> {
+        Ok(self.inner.streams.reclaim_stream()?.id())
+    }
+
     /// Allocates a slab for at least `bytes` bytes into the arena.
     pub(crate) fn grow(&self, bytes: usize, arena: &mut Arena) -> ResourceResult<()> {
-        let Inner { resource, streams, tag, slabs } = &*self.inner;
+        let Inner { resource, tag, slabs, .. } = &*self.inner;
         // More than any device has is refused by the resource.
         let bytes = bytes.max(1).checked_next_multiple_of(SLAB).unwrap_or(bytes);
-        // No program captures this stream.
-        let home = streams.reclaim_stream()?.id();
-        let slab = resource.allocate(bytes, home, *tag)?;
+        let slab = resource.allocate(bytes, self.home()?, *tag)?;
         arena.add(slab.ptr(), slab.bytes() as u64);
         lock(slabs).push(slab);
         Ok(())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dmr_core::{AllocTag, ResourceError};
 use dmr_graphs::{Capture, CaptureError, CaptureOptions, Fork, Graph, GraphMemory, GraphPool};
-use dmr_streams::StreamLease;
+use dmr_streams::{StreamLease, StreamPool, StreamPoolConfig};
 use dmr_testkit::Rig;
 
 use crate::scene::{BYTES, Context, Scene, alone, capture, copy_bytes, fill_bytes};
@@ -123,6 +123,23 @@ fn a_capture_whose_memory_is_refused_ends_and_loses_nothing() {
     assert!(matches!(refused, Err(CaptureError::Work(ResourceError::InvalidSize { .. }))));
     let held = scene.ctx.resource.bytes_outstanding();
     assert_eq!(held, 2 * BYTES as u64, "the slab was freed with the capture");
+    scene.assert_clean();
+}
+
+/// No launch on a stream of the graph's pool could use its memory.
+#[test]
+fn a_pool_of_other_streams_is_refused_before_the_capture_begins() {
+    let scene = Scene::new(Rig::new);
+    let others = StreamPool::new(scene.rig.device().clone(), StreamPoolConfig::default());
+    let other = Context { resource: Arc::clone(&scene.ctx.resource), streams: others.unwrap() };
+    let options = CaptureOptions::new().with_pool(&GraphPool::new(&other, TAG));
+    let work = |_: &mut Capture<'_>| -> Result<(), ()> { panic!("it does not run") };
+    // SAFETY: nothing is captured.
+    let refused = unsafe { Graph::capture(&scene.ctx, &scene.b, options, work) };
+    let Err(CaptureError::Begin(ResourceError::StreamMisuse { .. })) = refused else {
+        panic!("{refused:?}");
+    };
+    drop((refused, other));
     scene.assert_clean();
 }
 
