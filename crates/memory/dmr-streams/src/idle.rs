@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cudarc::driver::result;
-use dmr_core::{ResourceResult, StreamId, waits};
+use dmr_core::{ResourceError, ResourceResult, StreamId, waits};
 
 use crate::event::DriverEvent;
 use crate::{HomeStream, RelaxedCapture, StreamGuard, StreamPool};
@@ -127,6 +127,13 @@ impl Waited {
         relaxed: &RelaxedCapture<'_>,
         until: Option<Instant>,
     ) -> ResourceResult<()> {
+        match stream.refuse_implied_capture() {
+            Err(ResourceError::StreamCapturing { .. }) => {
+                self.any_captures = true;
+                return Ok(());
+            }
+            looked => looked?,
+        }
         let event = DriverEvent::new(stream.device())?;
         let recorded = stream.record_event(&event);
         // An event that a graph has captured stands for no work of the stream.

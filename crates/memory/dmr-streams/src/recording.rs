@@ -228,6 +228,7 @@ impl Progress {
 
     /// As [`event_now`](Self::event_now), on a stream that was entered.
     pub(crate) fn event_on(&self, stream: &StreamGuard<'_>) -> ResourceResult<Option<Event>> {
+        stream.refuse_implied_capture()?;
         let timeline = &self.timelines[stream.slot()];
         let mut events = timeline.lock();
         let seq = timeline.number(&mut events);

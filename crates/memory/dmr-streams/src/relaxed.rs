@@ -8,7 +8,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUresult, CUstreamCaptureMode, CUstreamCaptureStatus};
 use dmr_core::{ResourceError, ResourceResult, StreamId};
 
-use crate::Device;
+use crate::{Device, StreamGuard};
 
 /// The right to make driver calls that a capture forbids, during a call of [`Device::relaxed`]:
 /// queries and synchronisation of events and streams, `cuMemAlloc`, `cuMemFree`, page-locked
@@ -68,6 +68,22 @@ impl Device {
             }
             Err(error) => Err(self.driver_error("cuStreamIsCapturing", error)),
         }
+    }
+}
+
+impl StreamGuard<'_> {
+    /// Refuses CUDA's legacy stream while a blocking stream of its context captures: an event that
+    /// is recorded on it would end that capture. Makes no driver call for other streams.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::bind`] and [`Device::refuse_capture_of`].
+    pub(crate) fn refuse_implied_capture(&self) -> ResourceResult<()> {
+        if !self.is_default_of_cuda() {
+            return Ok(());
+        }
+        self.device().bind()?;
+        self.device().refuse_capture_of(self.stream())
     }
 }
 

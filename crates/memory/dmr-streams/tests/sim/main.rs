@@ -19,6 +19,7 @@ mod u13_u14_unprotected_work;
 mod u14_capture_mode;
 mod u14_events_of_graphs;
 mod u14_first_stream;
+mod u14_legacy_stream;
 mod u14_verdicts_and_captures;
 mod u15_parts;
 mod u1_u3_implied_waits;
