@@ -126,6 +126,46 @@ fn a_capture_whose_memory_is_refused_ends_and_loses_nothing() {
     scene.assert_clean();
 }
 
+/// Each has all slabs that the pool has when it begins.
+#[test]
+fn captures_at_the_same_time_have_the_same_memory_and_their_replays_are_ordered() {
+    let mut scene = Scene::new(Rig::new);
+    let pool = GraphPool::new(&scene.ctx, TAG);
+    let options = || CaptureOptions::new().with_pool(&pool);
+    let Scene { ctx, a, b, y, .. } = &mut scene;
+    let mut inner = None;
+    let work = |outer: &mut Capture<'_>| {
+        outer.write(y);
+        let memory = outer.allocate(BYTES)?;
+        fill_bytes(outer.stream(), memory.device_ptr(), 1).unwrap();
+        let work = |capture: &mut Capture<'_>| {
+            let same = capture.allocate(BYTES)?;
+            assert_eq!(same.device_ptr(), memory.device_ptr());
+            fill_bytes(capture.stream(), same.device_ptr(), 2).unwrap();
+            // A slab that the other capture does not have.
+            let more = capture.allocate(4 << 20)?;
+            copy_bytes(capture.stream(), same.device_ptr(), more.device_ptr()).unwrap();
+            Ok::<_, ResourceError>(())
+        };
+        // SAFETY: the work uses memory of its capture.
+        inner = Some(unsafe { Graph::capture(&*ctx, &*a, options(), work) }.unwrap());
+        copy_bytes(outer.stream(), memory.device_ptr(), y.ptr()).unwrap();
+        Ok::<_, ResourceError>(())
+    };
+    // SAFETY: the work uses the block that it records, and memory of its capture.
+    let outer = unsafe { Graph::capture(&*ctx, &*b, options(), work) }.unwrap();
+    let inner = inner.unwrap();
+    assert_eq!(outer.recorded_count(), 2, "y, one slab");
+    assert_eq!(inner.recorded_count(), 2, "both slabs");
+    for _ in 0..3 {
+        outer.launch(&scene.b).unwrap();
+        inner.launch(&scene.a).unwrap();
+    }
+    scene.check(0x0101_0101);
+    drop((outer, inner, pool));
+    scene.assert_clean();
+}
+
 /// No launch on a stream of the graph's pool could use its memory.
 #[test]
 fn a_pool_of_other_streams_is_refused_before_the_capture_begins() {
