@@ -32,7 +32,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// What a capture is made with.
+/// The options of one run of a test.
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     backend: Backend,
@@ -85,7 +85,7 @@ fn outcome<T>(result: Result<T, impl Debug>) -> Outcome {
     }
 }
 
-/// What the calls of a test are made with, while `b` captures.
+/// The values that the calls of a test use while `b` captures.
 struct Calls<'t, 'c> {
     gpu: &'t DeviceRuntime,
     a: &'t StreamLease,
