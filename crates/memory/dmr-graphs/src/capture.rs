@@ -160,6 +160,8 @@ impl<'c> Capture<'c> {
         let device = origin.device();
         device.bind()?;
         origin.refuse_capture()?;
+        // Other streams may need what was submitted, and no event can be recorded meanwhile.
+        origin.record_submitted()?;
         // SAFETY: the stream is alive while there is a guard.
         unsafe { result::stream::begin_capture(origin.stream().cu_stream(), mode.of_driver()) }
             .map_err(|error| device.driver_error("cuStreamBeginCapture", error))?;
@@ -237,7 +239,7 @@ impl<'c> Capture<'c> {
         let joined = self.forks.iter().position(|it| it.is_joined && it.guard.id() == guard.id());
         match joined {
             Some(at) => drop(self.forks.swap_remove(at)),
-            None => guard.refuse_capture()?,
+            None => guard.refuse_capture().and_then(|()| guard.record_submitted())?,
         }
         let lane = self.order.fork();
         let fork = Fork { lane, stream: Arc::clone(guard.stream()), _of_the_capture: PhantomData };

@@ -199,7 +199,14 @@ impl Progress {
         match timeline.cover(used.seq()) {
             Cover::Done => Ok(None),
             Cover::Event(event) => Ok(Some(event)),
-            Cover::Unrecorded => self.event_now(pool, used.slot()),
+            Cover::Unrecorded => self.event_now(pool, used.slot()).or_else(|error| {
+                // Another thread may have recorded one meanwhile, such as that of a capture.
+                match timeline.cover(used.seq()) {
+                    Cover::Done => Ok(None),
+                    Cover::Event(event) => Ok(Some(event)),
+                    Cover::Unrecorded => Err(error),
+                }
+            }),
         }
     }
 

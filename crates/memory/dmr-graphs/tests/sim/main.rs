@@ -10,3 +10,4 @@ mod g1_failed_calls;
 mod g2_costs_and_races;
 mod g2_kept_values;
 mod g3_adopted_graphs;
+mod g5_uses_before_a_capture;

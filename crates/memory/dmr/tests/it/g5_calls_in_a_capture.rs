@@ -164,14 +164,13 @@ fn calls_on_the_capturing_stream_are_refused() {
             let mut x = DeviceBuffer::<u8>::zeroed(gpu, a, LEN).unwrap();
             let mut y = DeviceBuffer::<u8>::zeroed(gpu, a, LEN).unwrap();
             let mut pinned = PinnedBuffer::<u8>::zeroed(gpu, a, LEN).unwrap();
-            let launch = |on: &StreamLease, memory: &DeviceBuffer<u8>, seconds| {
-                let mut it = LaunchRecorder::new_strict(on);
-                it.read(memory);
+            let launch = |seconds| {
+                let mut it = LaunchRecorder::new_strict(b);
+                it.read(&x);
                 let it = it.with_timeout(Duration::from_secs(seconds));
                 outcome(it.launch(gpu, |_| Ok::<_, ResourceError>(())))
             };
-            let launches = [launch(b, &x, 0), launch(b, &x, 1), launch(a, &of_b, 0)];
-            let [launch, with_timeout, launch_of_b] = launches;
+            let [launch, with_timeout] = [0, 1].map(launch);
             let views = LaunchRecorder::new_strict(b)
                 .launch_with(gpu, Reads(&x), |_, _| Ok::<_, ResourceError>(()));
             let mut replay = graph.replay(b);
@@ -203,9 +202,6 @@ fn calls_on_the_capturing_stream_are_refused() {
                 ("extend_from_host", outcome(y.extend_from_host(&[1; 1 << 22], b))),
                 ("reserve on b", outcome(x.reserve(1 << 22, b))),
                 ("reserve of memory of b", outcome(of_b.reserve(1 << 22, a))),
-                ("launch of memory of b", launch_of_b),
-                ("fill of memory of b", outcome(of_b.fill(1, a))),
-                ("to_host of memory of b", outcome(of_b.to_host(a))),
                 ("synchronize", outcome(gpu.streams().synchronize(b))),
                 ("pinned", outcome(PinnedBuffer::<u8>::zeroed(gpu, b, LEN))),
                 ("to_host_async", outcome(block_on(x.to_host_async(b)))),
@@ -231,7 +227,12 @@ fn calls_on_other_streams_and_on_none_are_made() {
     for_each_setup(|setup| {
         let rig = Rig::new();
         let outcomes = while_capturing(&rig, setup, |it| {
-            let Calls { gpu, a, graph, of_b, .. } = it;
+            let Calls { gpu, a, graph, mut of_b, .. } = it;
+            let mut recorder = LaunchRecorder::new_strict(a);
+            recorder.read(&of_b);
+            let launch_of_b = outcome(recorder.launch(gpu, |_| Ok::<_, ResourceError>(())));
+            let fill_of_b = outcome(of_b.fill(1, a));
+            let to_host_of_b = outcome(of_b.to_host(a));
             let mut x = DeviceBuffer::<u8>::zeroed(gpu, a, LEN).unwrap();
             let mut recorder = LaunchRecorder::new_strict(a);
             recorder.read(&x);
@@ -242,6 +243,9 @@ fn calls_on_other_streams_and_on_none_are_made() {
             let launched = outcome(allocates.as_ref().unwrap().launch(a));
             drop(of_b);
             vec![
+                ("launch of memory of b", launch_of_b),
+                ("fill of memory of b", fill_of_b),
+                ("to_host of memory of b", to_host_of_b),
                 ("fill", filled),
                 ("capture", outcome(capture_a_read(gpu, a, &x))),
                 ("capture with memory", outcome(allocates)),
@@ -267,7 +271,7 @@ fn calls_on_other_streams_and_on_none_are_made() {
 
 /// A copy or a launch names a stream of each device. It is refused if either captures.
 #[test]
-fn peer_copies_and_launches_that_name_the_capturing_stream_are_refused() {
+fn peers_copies_and_launches_that_name_the_capturing_stream_are_refused() {
     for_each_setup(|setup| {
         let rigs = Rig::pair();
         let there = runtime(&rigs[1], setup);
