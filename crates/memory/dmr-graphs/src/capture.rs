@@ -237,17 +237,27 @@ impl<'c> Capture<'c> {
     pub fn fork(&mut self, stream: impl Into<StreamId>) -> ResourceResult<Fork<'c>> {
         let guard = self.origin.pool().enter(stream.into())?;
         let joined = self.forks.iter().position(|it| it.is_joined && it.guard.id() == guard.id());
-        match joined {
-            Some(at) => drop(self.forks.swap_remove(at)),
-            None => guard.refuse_capture().and_then(|()| guard.record_submitted())?,
+        if joined.is_none() {
+            guard.refuse_capture()?;
+            guard.record_submitted()?;
         }
-        let lane = self.order.fork();
-        let fork = Fork { lane, stream: Arc::clone(guard.stream()), _of_the_capture: PhantomData };
-        // From here on it is waited for, also if the wait has failed.
-        self.forks.push(ForkedLane { guard, lane, is_joined: false });
         let event = DriverEvent::new(self.origin.device())?;
         event.record_on_other(self.origin.stream())?;
-        event.make_other_wait(&fork.stream)?;
+        let lane = self.order.fork();
+        let fork = Fork { lane, stream: Arc::clone(guard.stream()), _of_the_capture: PhantomData };
+        // From here on it is waited for, also if its wait fails.
+        let forked = ForkedLane { guard, lane, is_joined: false };
+        match joined {
+            Some(at) => self.forks[at] = forked,
+            None => self.forks.push(forked),
+        }
+        if let Err(error) = event.make_other_wait(&fork.stream) {
+            if joined.is_some() {
+                // Nothing was captured on it since.
+                self.note_join(lane);
+            }
+            return Err(error);
+        }
         self.events.push(event);
         Ok(fork)
     }
@@ -259,11 +269,15 @@ impl<'c> Capture<'c> {
     /// [`Driver`](dmr_core::ResourceError::Driver): the capture is invalid then.
     pub fn join(&mut self, fork: Fork<'c>) -> ResourceResult<()> {
         self.wait_for(&fork.stream)?;
-        if let Some(joined) = self.forks.iter_mut().find(|it| it.lane == fork.lane) {
-            joined.is_joined = true;
-            self.order.join(fork.lane);
-        }
+        self.note_join(fork.lane);
         Ok(())
+    }
+
+    fn note_join(&mut self, lane: usize) {
+        if let Some(joined) = self.forks.iter_mut().find(|it| it.lane == lane) {
+            joined.is_joined = true;
+            self.order.join(lane);
+        }
     }
 
     /// Allocates memory for work on the capture's stream, and on streams that come after it: for

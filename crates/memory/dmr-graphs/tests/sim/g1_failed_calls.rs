@@ -6,9 +6,9 @@ use std::sync::Arc;
 use cudarc::driver::DriverError;
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_launch::LaunchRecorder;
-use dmr_testkit::for_each_driver_call;
+use dmr_testkit::{Rig, for_each_driver_call};
 
-use crate::scene::{BYTES, Context, capture, copy, copy_bytes, fill, fill_bytes};
+use crate::scene::{BYTES, Context, Scene, capture, copy, copy_bytes, fill, fill_bytes};
 
 const UNKNOWN: i32 = 999;
 
@@ -87,4 +87,23 @@ fn a_call_that_fails_loses_no_memory_of_a_graph() {
         },
     );
     assert!(calls > 20, "{calls} calls");
+}
+
+/// The stream is joined: nothing was captured on it since.
+#[test]
+fn a_stream_whose_second_fork_has_failed_can_be_forked_to_again() {
+    for call in ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"] {
+        let scene = Scene::new(Rig::simulated);
+        let graph = capture(&scene.ctx, &scene.b, |capture| {
+            let fork = capture.fork(&scene.a)?;
+            capture.join(fork)?;
+            scene.rig.universe().fail_nth(call, 1, UNKNOWN);
+            assert!(capture.fork(&scene.a).is_err(), "{call}");
+            let fork = capture.fork(&scene.a)?;
+            capture.join(fork)
+        });
+        assert!(graph.is_ok(), "{call}: {graph:?}");
+        drop(graph);
+        scene.assert_clean();
+    }
 }
