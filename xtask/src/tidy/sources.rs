@@ -19,6 +19,7 @@ const UNSAFE_CRATES: &[(&str, &str)] = &[
     ("crates/memory/dmr-buffer/", "copies between host and device memory"),
     ("crates/memory/dmr-core/", "one `unsafe fn` each that makes blocks, addresses and memory"),
     ("crates/memory/dmr-cuda-async/", "calls the driver"),
+    ("crates/memory/dmr-cuda-core/", "lends memory and streams to NVIDIA's crates"),
     ("crates/memory/dmr-cuda-direct/", "calls the driver"),
     ("crates/memory/dmr-cuda-virtual/", "calls the driver"),
     ("crates/tools/dmr-bench/peers/cuda-async/", "calls the driver, cuBLAS and NVIDIA's crates"),
