@@ -41,7 +41,7 @@ struct Inner {
     lost: OnceLock<StickyError>,
     opened_in: Process,
     simulated: Option<Arc<SimulatedDriver>>,
-    /// What keeps a context of another owner alive. Dropped last.
+    /// Keeps a context of another owner alive. Dropped last.
     _owner: LeakedInChild<Option<Owner>>,
 }
 

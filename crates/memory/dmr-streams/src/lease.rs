@@ -31,8 +31,8 @@ impl StreamLease {
         self.id
     }
 
-    /// Returns cudarc's stream, and lends it, as [`StreamGuard::stream`](crate::StreamGuard::stream)
-    /// does.
+    /// Returns cudarc's stream, and lends it, as
+    /// [`StreamGuard::stream`](crate::StreamGuard::stream) does.
     #[must_use]
     pub fn stream(&self) -> &Arc<CudaStream> {
         self.pool.lend(self.id.slot());

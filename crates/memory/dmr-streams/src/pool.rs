@@ -71,7 +71,7 @@ pub struct StreamPool {
     /// Retired blocks of all owners whose last window has closed.
     closed: LeakedInChild<ClosedQueues>,
     attachments: LeakedInChild<Attachments>,
-    /// What keeps adopted streams alive, by slot. Dropped last.
+    /// The owners of adopted streams, by slot. Dropped last.
     pub(crate) owners: LeakedInChild<Mutex<BTreeMap<usize, Owner>>>,
 }
 

@@ -1,5 +1,5 @@
 //! G1 to G4: random programs that capture, replay, write, read late, free and drop, on several
-//! streams and threads, with graphs that share a pool. A model knows each byte.
+//! streams and threads, with graphs that share a pool. A model has the byte of each buffer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -162,7 +162,8 @@ impl<'r> Player<'r> {
             own if own == self.pools.len() => CaptureOptions::new(),
             shared => CaptureOptions::new().with_pool(&self.pools[shared]),
         };
-        let (seed, origin) = (self.random.u64(..), self.random.usize(..STREAMS));
+        let seed = self.random.u64(..);
+        let origin = self.random.usize(..STREAMS);
         let Self { ctx, streams, buffers, .. } = self;
         let mut work = Work::new(seed, origin, streams, buffers);
         // SAFETY: the work uses the blocks that it records, and memory of the capture.
@@ -175,7 +176,8 @@ impl<'r> Player<'r> {
 
     fn update(&mut self) {
         let at = self.random.usize(..self.graphs.len());
-        let (seed, origin) = (self.random.u64(..), self.random.usize(..STREAMS));
+        let seed = self.random.u64(..);
+        let origin = self.random.usize(..STREAMS);
         let Self { graphs, streams, buffers, .. } = self;
         let mut work = Work::new(seed, origin, streams, buffers);
         let known = &mut graphs[at];
@@ -184,7 +186,8 @@ impl<'r> Player<'r> {
         unsafe { known.graph.update(&streams[origin], mode, |capture| work.make(capture)) }
             .unwrap();
         let Work { uses, outputs, .. } = work;
-        (known.uses, known.outputs) = (uses, outputs);
+        known.uses = uses;
+        known.outputs = outputs;
     }
 
     fn replay(&mut self) {
@@ -359,7 +362,9 @@ fn play(seed: u64) {
     let threads = 1 + seed as usize % THREADS;
     std::thread::scope(|scope| {
         for thread in 0..threads as u64 {
-            let (rig, ctx, pools) = (&rig, &ctx, &pools);
+            let rig = &rig;
+            let ctx = &ctx;
+            let pools = &pools;
             scope.spawn(move || {
                 rig.device().bind().unwrap();
                 let mut player = Player::new(rig, ctx, pools, seed * 16 + thread);

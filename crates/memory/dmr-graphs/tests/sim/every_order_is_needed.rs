@@ -23,7 +23,7 @@ const PAGE: u64 = 2 << 20;
 struct Scenario {
     name: &'static str,
     play: fn(&mut Scene),
-    /// How many of these calls order work that something later conflicts with.
+    /// The number of these calls, at least, that order work before something that conflicts.
     needed: [u64; 2],
 }
 

@@ -19,7 +19,8 @@ fn a_use_that_needs_an_event_of_the_stream_is_made_although_the_capture_begins_f
         let hold = scene.rig.universe().hold_nth("cuEventRecord", 1);
         let mut launch = LaunchRecorder::new_strict(&scene.a);
         launch.write(&mut of_b);
-        let (ctx, of_b) = (&scene.ctx, &mut of_b);
+        let ctx = &scene.ctx;
+        let of_b = &mut of_b;
         let launches = scope.spawn(move || {
             ctx.streams.device().bind().unwrap();
             launch.launch(ctx, |on| fill(on, of_b, 1))
