@@ -37,6 +37,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-buffer", &["dmr-core", "dmr-pinned", "dmr-slices", "dmr-streams"]),
     ("dmr-spill", &["dmr-adaptors", "dmr-buffer", "dmr-core", "dmr-streams"]),
     ("dmr-trace", &["dmr-core"]),
+    ("dmr-capi", &["dmr"]),
     (
         "dmr",
         &[

@@ -29,6 +29,8 @@ const NEED_THE_BUILD: &[(&str, &str)] = &[
     ("dmr", "build"),
     ("dmr-sim", "build"),
     ("dmr-sim", "cuboid"),
+    // Shared libraries beside the executable, and a C compiler.
+    ("dmr-capi", "build"),
     // Shared libraries beside the executable.
     ("dmr-sim-blas", "sim"),
     ("dmr-sim-library", "sim_programs"),

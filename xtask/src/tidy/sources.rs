@@ -17,6 +17,7 @@ const UNSAFE_CRATES: &[(&str, &str)] = &[
     ),
     ("crates/tools/dmr-bench/", "submits work to the driver by hand, as the reference"),
     ("crates/memory/dmr-buffer/", "copies between host and device memory"),
+    ("crates/memory/dmr-capi/", "exports C functions, which take pointers"),
     ("crates/memory/dmr-core/", "one `unsafe fn` each that makes blocks, addresses and memory"),
     ("crates/memory/dmr-cuda-async/", "calls the driver"),
     ("crates/memory/dmr-cuda-core/", "lends memory and streams to NVIDIA's crates"),

@@ -1,0 +1,46 @@
+//! Device memory for programs in C and for languages that call C: a runtime of [`dmr`] by handle,
+//! its blocks by address, its streams by their `CUstream`.
+//!
+//! The header `include/dmr.h` is made from this crate by cbindgen and has the documentation of each
+//! function. `libdmr_capi.so` exports them. Nothing here is for programs in Rust: they use `dmr`.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `functions` | the exported functions: pointers in, a status out |
+//! | `status` | the status of each error |
+//! | `entry` | the way into each call: forks, panics, the thread's last error and its context |
+//! | `registry` | runtimes by handle |
+//! | `runtime` | a runtime and its blocks, by address |
+//! | `streams` | streams of the program, adopted when they are first used |
+//! | `config`, `reports`, `versioned` | the structs, which carry their size and version |
+
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "exports C functions, which take pointers")]
+
+mod config;
+mod driver;
+mod entry;
+mod functions;
+mod registry;
+mod reports;
+mod runtime;
+mod status;
+mod streams;
+mod versioned;
+
+pub use config::*;
+pub use functions::*;
+pub use reports::*;
+pub use status::Status;
+
+/// A runtime: a device, its memory and the streams that it has seen. A handle, which no program
+/// reads through.
+#[derive(Debug)]
+pub struct RuntimeHandle(());
+
+/// An address of device memory: the type of `CUdeviceptr`.
+pub type Address = std::ffi::c_ulonglong;
+
+/// The version of this interface, which `dmr_version` returns. It changes when a function or a
+/// field changes its meaning; a new function, status or field does not change it.
+pub const DMR_VERSION: u32 = 1;

@@ -1,0 +1,214 @@
+//! A runtime with its blocks, by address, and the streams that the program has passed.
+
+use std::time::Duration;
+
+use dashmap::DashMap;
+use dmr::DeviceRuntime;
+use dmr::dmr_core::error::DeallocateError;
+use dmr::dmr_core::{AllocTag, DeviceBlock, StreamId};
+use dmr::dmr_launch::LaunchRecorder;
+
+use crate::Address;
+use crate::status::{Failure, Outcome, Status};
+use crate::streams::{Handle, Streams};
+
+/// The time that a use waits for a use of the same block that another thread is recording.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A runtime.
+pub(crate) struct Runtime {
+    gpu: DeviceRuntime,
+    streams: Streams,
+    /// The live blocks. A block is taken out before it is deallocated: as soon as it is, another
+    /// thread may get its address. No entry is locked across a driver call.
+    blocks: DashMap<Address, Live>,
+}
+
+/// A live block.
+pub(crate) struct Live {
+    pub(crate) block: DeviceBlock,
+    /// The stream that it was allocated on.
+    pub(crate) stream: Handle,
+}
+
+/// The access of a use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UseOf {
+    Read,
+    Write,
+    ReadAndWrite,
+}
+
+impl Runtime {
+    pub(crate) fn new(gpu: DeviceRuntime) -> Self {
+        Self { gpu, streams: Streams::default(), blocks: DashMap::new() }
+    }
+
+    pub(crate) fn gpu(&self) -> &DeviceRuntime {
+        &self.gpu
+    }
+
+    /// Returns the live blocks.
+    pub(crate) fn blocks(&self) -> &DashMap<Address, Live> {
+        &self.blocks
+    }
+
+    /// Allocates a block, and returns its address; 0 for zero bytes, which need no memory.
+    pub(crate) fn allocate(&self, bytes: usize, stream: Handle, tag: AllocTag) -> Outcome<Address> {
+        let id = self.stream(stream)?;
+        if bytes == 0 {
+            return Ok(0);
+        }
+        let block = self
+            .gpu
+            .resource()
+            .allocate(bytes, id, tag)
+            .map_err(|error| Failure::from(error).about(stream))?;
+        let address = block.ptr();
+        let replaced = self.blocks.insert(address, Live { block, stream });
+        debug_assert!(replaced.is_none(), "two live blocks have one address");
+        Ok(address)
+    }
+
+    /// Frees a block, after the work that was submitted so far to the stream it was allocated on
+    /// and to `last`.
+    pub(crate) fn free(&self, address: Address, last: Option<Handle>) -> Outcome<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let last = last.map(|stream| self.stream(stream)).transpose()?;
+        let (_, live) = self.blocks.remove(&address).ok_or_else(|| unknown(address))?;
+        let mut taken = Taken { blocks: &self.blocks, live: Some(live) };
+        if let Some(last) = last {
+            taken.record_last_use(&self.gpu, last).map_err(|error| about(error, address))?;
+        }
+        taken.deallocate(&self.gpu).map_err(|error| about(error, address))
+    }
+
+    /// Records work that was submitted to a stream: later uses of the block, and its free, come
+    /// after it.
+    pub(crate) fn record(&self, address: Address, stream: Handle, access: UseOf) -> Outcome<()> {
+        let launch = self.launch(address, stream, access)?;
+        let prepared = launch.prepare(&self.gpu).map_err(|error| about(error, address))?;
+        prepared.finish().map_err(|error| about(error, address))
+    }
+
+    /// Makes a stream wait for the recorded uses that work with this access must come after.
+    pub(crate) fn wait(&self, address: Address, stream: Handle, access: UseOf) -> Outcome<()> {
+        let launch = self.launch(address, stream, access)?;
+        let prepared = launch.prepare(&self.gpu).map_err(|error| about(error, address))?;
+        // The waits stay on the stream.
+        prepared.cancel().map_err(|error| about(error, address))
+    }
+
+    /// Retires a stream.
+    pub(crate) fn retire(&self, stream: Handle) -> Outcome<()> {
+        self.streams.retire(self.gpu.streams(), stream)
+    }
+
+    /// Frees all blocks, waits for the work of all streams, returns the memory to the driver and
+    /// retires the streams. After an error the runtime can be used, and closed again.
+    pub(crate) fn close(&self) -> Outcome<()> {
+        if self.gpu.device().is_lost() {
+            // The memory is gone with the context, and no stream is touched any more.
+            self.free_all().ok();
+            return Ok(());
+        }
+        self.free_all()?;
+        self.gpu.shutdown()?;
+        self.streams.retire_all(self.gpu.streams())
+    }
+
+    /// Frees all blocks. Returns the first error; the other blocks are freed all the same.
+    fn free_all(&self) -> Outcome<()> {
+        let addresses: Vec<Address> = self.blocks.iter().map(|live| *live.key()).collect();
+        let mut outcome = Ok(());
+        for address in addresses {
+            match self.free(address, None) {
+                // Another thread has freed it meanwhile.
+                Err(failure) if failure.status == Status::UnknownAddress => {}
+                freed => outcome = outcome.and(freed),
+            }
+        }
+        outcome
+    }
+
+    fn stream(&self, stream: Handle) -> Outcome<StreamId> {
+        self.streams.id(self.gpu.streams(), stream)
+    }
+
+    /// Returns the recorder of a launch that uses one block.
+    fn launch(&self, address: Address, stream: Handle, access: UseOf) -> Outcome<LaunchRecorder> {
+        let mut launch = recorder(self.stream(stream)?);
+        let mut live = self.blocks.get_mut(&address).ok_or_else(|| unknown(address))?;
+        let block = &mut live.block;
+        match access {
+            UseOf::Read => launch.read(block),
+            UseOf::Write => launch.write(block),
+            UseOf::ReadAndWrite => launch.read_write(block),
+        };
+        Ok(launch)
+    }
+}
+
+impl Drop for Runtime {
+    /// Frees what a call of another thread has allocated while the runtime was closed.
+    fn drop(&mut self) {
+        let _ = self.free_all();
+    }
+}
+
+/// A block that was taken out of the map to be freed. Dropping this puts it back.
+struct Taken<'r> {
+    blocks: &'r DashMap<Address, Live>,
+    live: Option<Live>,
+}
+
+impl Taken<'_> {
+    /// Records a use by the work that was submitted to a stream, unless the block is freed after
+    /// that work as it is.
+    fn record_last_use(&mut self, gpu: &DeviceRuntime, stream: StreamId) -> Outcome<()> {
+        let Some(live) = &mut self.live else { return Ok(()) };
+        let home = live.block.alloc_stream();
+        // An error if the home stream was retired: then the stream is another one.
+        if gpu.streams().same_stream(stream, home).unwrap_or(false) {
+            return Ok(());
+        }
+        let mut launch = recorder(stream);
+        launch.read_write(&mut live.block);
+        Ok(launch.prepare(gpu)?.finish()?)
+    }
+
+    fn deallocate(mut self, gpu: &DeviceRuntime) -> Outcome<()> {
+        let Some(Live { block, stream }) = self.live.take() else { return Ok(()) };
+        let Err(failed) = gpu.resource().deallocate(block) else { return Ok(()) };
+        let DeallocateError { error, block, .. } = *failed;
+        self.live = Some(Live { block, stream });
+        Err(error.into())
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if let Some(live) = self.live.take() {
+            self.blocks.insert(live.block.ptr(), live);
+        }
+    }
+}
+
+/// Returns a recorder that waits for other threads that record a use of the same block.
+fn recorder(stream: StreamId) -> LaunchRecorder {
+    LaunchRecorder::new_strict(stream).with_timeout(PATIENCE)
+}
+
+fn about(failure: impl Into<Failure>, address: Address) -> Failure {
+    failure.into().about(format_args!("address {address:#x}"))
+}
+
+fn unknown(address: Address) -> Failure {
+    let text = format!(
+        "no live block of this runtime begins at {address:#x}: it was freed before, or is inside \
+         of a block, or was not allocated from this runtime"
+    );
+    Failure::new(Status::UnknownAddress, text)
+}

@@ -1,0 +1,92 @@
+//! C1 to C8: a program in C, compiled with the checked-in header and linked with the library, runs
+//! on the simulated driver without a finding. `cargo xtask valgrind` runs it under valgrind.
+//!
+//! It needs a C compiler, as Rust's linker does.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// A folder with the program, the library and the simulated driver, under their names.
+struct Built {
+    folder: TempDir,
+}
+
+impl Built {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let links =
+            [("libdmr_sim_library.so", "libcuda.so.1"), ("libdmr_capi.so", "libdmr_capi.so")];
+        for (library, name) in links {
+            let test = std::env::current_exe().unwrap();
+            let library = test.with_file_name(library);
+            assert!(library.exists(), "{library:?} was not built");
+            std::os::unix::fs::symlink(library, folder.path().join(name)).unwrap();
+        }
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Compiles the program as a language, which refuses each warning.
+    fn compile(&self, compiler: &str, flags: &[&str]) -> PathBuf {
+        let program = self.path("program");
+        let mut compile = Command::new(compiler);
+        compile.args(flags).args(["-Wall", "-Wextra", "-Werror", "-Iinclude"]);
+        compile.arg("tests/c/program.c").arg("-o").arg(&program);
+        compile.arg("-L").arg(self.folder.path()).args(["-ldmr_capi", "-ldl", "-pthread"]);
+        let output = compile.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        program
+    }
+
+    /// Runs a command on the simulated driver, with a policy and no other setting.
+    fn run(&self, command: &mut Command, policy: Option<&str>) -> Output {
+        for name in ["DEVICES", "CAPACITY", "SEED", "POLICY", "BACKTRACE", "CHECKS", "INSTRUCTIONS"]
+        {
+            command.env_remove(format!("DMR_SIM_{name}"));
+        }
+        if let Some(policy) = policy {
+            command.env("DMR_SIM_POLICY", policy);
+        }
+        command.env_remove("DMR_BACKEND").env("LD_LIBRARY_PATH", self.folder.path());
+        command.output().unwrap()
+    }
+}
+
+fn compiler() -> String {
+    std::env::var("CC").unwrap_or_else(|_| "cc".into())
+}
+
+const C: [&str; 1] = ["-std=gnu17"];
+
+#[track_caller]
+fn is_good(output: &Output) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "good\n", "{text}");
+}
+
+#[test]
+fn the_program_in_c_runs_without_a_finding() {
+    let built = Built::new();
+    let program = built.compile(&compiler(), &C);
+    for policy in ["eager", "lazy", "random"] {
+        let output = built.run(&mut Command::new(&program), Some(policy));
+        is_good(&output);
+        assert!(output.stderr.is_empty(), "{policy}: {output:?}");
+    }
+}
+
+#[test]
+fn a_wait_that_the_program_leaves_out_is_a_race() {
+    let built = Built::new();
+    let program = built.compile(&compiler(), &C);
+    let output = built.run(Command::new(program).arg("unordered"), None);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(66), "{text}");
+    assert!(text.contains("read-after-write race"), "{text}");
+}
