@@ -1,9 +1,18 @@
-// The C interface of dmr: stream-ordered GPU memory. Made from the crate dmr-capi by cbindgen; do not edit.
+// The C interface of dmr: stream-ordered GPU memory. Made from the crate dmr-capi by cbindgen: do not edit it.
 //
-// Link with -ldmr_capi. Any thread may call any function, except for those that take a struct or a
-// buffer which another thread uses. No function changes the context that is current on the thread, and
-// none unwinds. In a forked child of a process that has made a runtime, each function that returns a
-// status returns DMR_STATUS_FORKED_PROCESS.
+// Order. A block is allocated on a stream, and work that is submitted to that stream may use it at once. Work on
+// other streams is ordered by two calls: dmr_wait_for_uses before it is submitted, dmr_record_use afterwards, also
+// after work on the stream of the allocation that another stream must wait for. A free returns at once; the memory
+// is used again after the work on the stream of the allocation and after all recorded uses.
+//
+// Threads. Any thread may call any function. The structs and buffers of a call are the calling thread's. No function
+// changes the context that is current on the thread, and none unwinds.
+//
+// Processes. In a forked child of a process that has made a runtime, each function that takes a runtime, and
+// dmr_runtime_create, return DMR_STATUS_FORKED_PROCESS at once.
+//
+// Structs begin with their size and version, which the program sets. Fields are added at the end: a program that was
+// compiled with an older header keeps its size, and one of a newer header may leave what is unknown here zero.
 
 
 #ifndef DMR_H
@@ -286,8 +295,8 @@ dmr_status dmr_runtime_create(const struct dmr_config *config, struct dmr_runtim
 // the blocks that could not be freed: end the capture of its streams, for example, and call this
 // again. Blocks that were freed and streams that were retired stay so.
 //
-// A call of another thread that has the runtime when this is called ends as if it had come before,
-// or with an error.
+// A call that another thread makes meanwhile ends as if it had come before, or with an error. Until
+// it has returned, it may use its stream.
 //
 // Errors: `DMR_STATUS_UNKNOWN_RUNTIME`; `DMR_STATUS_STREAM_CAPTURING`; `DMR_STATUS_BUSY`;
 // `DMR_STATUS_DRIVER`; `DMR_STATUS_FORKED_PROCESS`.

@@ -40,8 +40,10 @@ pub(crate) fn call_on(
     body: impl FnOnce(&Arc<Runtime>) -> Outcome<()>,
 ) -> Status {
     call(|| {
-        let runtime = registry::find(handle)?;
+        registry::refuse_fork()?;
+        // Before the runtime, so dropped after it: the last call of a runtime drops its memory.
         let _current = CurrentContext::keep();
+        let runtime = registry::find(handle)?;
         body(&runtime)
     })
 }

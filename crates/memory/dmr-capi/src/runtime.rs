@@ -1,18 +1,20 @@
 //! A runtime with its blocks, by address, and the streams that the program has passed.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
-use dmr::DeviceRuntime;
 use dmr::dmr_core::error::DeallocateError;
 use dmr::dmr_core::{AllocTag, DeviceBlock, StreamId};
 use dmr::dmr_launch::LaunchRecorder;
+use dmr::{DeviceRuntime, ShutdownError};
 
 use crate::Address;
 use crate::status::{Failure, Outcome, Status};
 use crate::streams::{Handle, Streams};
 
-/// The time that a use waits for a use of the same block that another thread is recording.
+/// The time that a call waits for other threads: that record a use of the same block, or that
+/// allocate while the runtime is closed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A runtime.
@@ -22,6 +24,8 @@ pub(crate) struct Runtime {
     /// The live blocks. A block is taken out before it is deallocated: as soon as it is, another
     /// thread may get its address. No entry is locked across a driver call.
     blocks: DashMap<Address, Live>,
+    /// Set while a thread closes the runtime: then nothing is allocated.
+    is_closing: AtomicBool,
 }
 
 /// A live block.
@@ -41,7 +45,12 @@ pub(crate) enum UseOf {
 
 impl Runtime {
     pub(crate) fn new(gpu: DeviceRuntime) -> Self {
-        Self { gpu, streams: Streams::default(), blocks: DashMap::new() }
+        Self {
+            gpu,
+            streams: Streams::default(),
+            blocks: DashMap::new(),
+            is_closing: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn gpu(&self) -> &DeviceRuntime {
@@ -55,6 +64,9 @@ impl Runtime {
 
     /// Allocates a block, and returns its address; 0 for zero bytes, which need no memory.
     pub(crate) fn allocate(&self, bytes: usize, stream: Handle, tag: AllocTag) -> Outcome<Address> {
+        if self.is_closing.load(Ordering::Relaxed) {
+            return Err(closing());
+        }
         let id = self.stream(stream)?;
         if bytes == 0 {
             return Ok(0);
@@ -109,13 +121,30 @@ impl Runtime {
     /// Frees all blocks, waits for the work of all streams, returns the memory to the driver and
     /// retires the streams. After an error the runtime can be used, and closed again.
     pub(crate) fn close(&self) -> Outcome<()> {
+        if self.is_closing.swap(true, Ordering::Relaxed) {
+            return Err(closing());
+        }
+        let closed = self.close_alone();
+        self.is_closing.store(closed.is_ok(), Ordering::Relaxed);
+        closed
+    }
+
+    fn close_alone(&self) -> Outcome<()> {
         if self.gpu.device().is_lost() {
             // The memory is gone with the context, and no stream is touched any more.
-            self.free_all().ok();
-            return Ok(());
+            return self.free_all();
         }
-        self.free_all()?;
-        self.gpu.shutdown()?;
+        let start = Instant::now();
+        loop {
+            self.free_all()?;
+            match self.gpu.shutdown() {
+                // A call that began before has allocated, or is freeing, a block.
+                Err(ShutdownError::InUse { .. }) if start.elapsed() < PATIENCE => {
+                    std::thread::yield_now();
+                }
+                done => break done?,
+            }
+        }
         self.streams.retire_all(self.gpu.streams())
     }
 
@@ -152,9 +181,10 @@ impl Runtime {
 }
 
 impl Drop for Runtime {
-    /// Frees what a call of another thread has allocated while the runtime was closed.
+    /// Returns what calls of other threads have allocated while the runtime was closed.
     fn drop(&mut self) {
         let _ = self.free_all();
+        let _ = self.gpu.shutdown();
     }
 }
 
@@ -199,6 +229,11 @@ impl Drop for Taken<'_> {
 /// Returns a recorder that waits for other threads that record a use of the same block.
 fn recorder(stream: StreamId) -> LaunchRecorder {
     LaunchRecorder::new_strict(stream).with_timeout(PATIENCE)
+}
+
+fn closing() -> Failure {
+    let text = "another thread is destroying this runtime: make no call of it meanwhile";
+    Failure::new(Status::UnknownRuntime, text)
 }
 
 fn about(failure: impl Into<Failure>, address: Address) -> Failure {

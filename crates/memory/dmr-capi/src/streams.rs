@@ -166,3 +166,40 @@ fn checked(known: &Adopted, handle: Handle) -> Outcome<StreamId> {
     }
     Ok(known.lease.id())
 }
+
+#[cfg(test)]
+mod tests {
+    use dmr::dmr_streams::{Device, StreamPoolConfig};
+    use dmr_sim::Universe;
+
+    use super::*;
+
+    /// The simulated driver uses no handle again, so the number of the adopted stream is changed
+    /// instead.
+    #[test]
+    fn c4_a_handle_of_another_stream_is_refused_until_it_is_retired() {
+        let universe = Universe::new().unwrap();
+        let device = Device::open(universe.ordinal(0)).unwrap();
+        let stream = device.context().new_stream().unwrap();
+        let pool = StreamPool::new(device, StreamPoolConfig::new()).unwrap();
+        let streams = Streams::default();
+        let handle = Handle::new(stream.cu_stream().cast());
+        let first = streams.id(&pool, handle).unwrap();
+        assert_eq!(streams.id(&pool, handle).unwrap(), first);
+        streams.adopted.alter(&handle, |_, known| {
+            let known = Arc::into_inner(known).unwrap();
+            assert!(known.number.is_some(), "the driver numbers streams");
+            Arc::new(Adopted { number: known.number.map(|number| number + 1), ..known })
+        });
+        let refused = streams.id(&pool, handle).unwrap_err();
+        assert_eq!(refused.status, Status::StreamMisuse);
+        assert!(refused.text.contains("dmr_stream_retire"), "{}", refused.text);
+        let synchronised = universe.calls().count("cuCtxSynchronize");
+        streams.retire(&pool, handle).unwrap();
+        assert_eq!(universe.calls().count("cuCtxSynchronize"), synchronised + 1);
+        let again = streams.id(&pool, handle).unwrap();
+        assert_ne!(again, first);
+        streams.retire_all(&pool).unwrap();
+        assert!(streams.adopted.is_empty());
+    }
+}
