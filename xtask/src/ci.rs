@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use crate::failure::Failure;
 use crate::package::{self, Changes};
-use crate::{alone, clippy, cuda, deny, direct, docs, fmt, graph, loom, tidy};
+use crate::{alone, clippy, cuda, deny, direct, docs, fmt, graph, loom, tidy, valgrind};
 
 type Gate<'a> = &'a dyn Fn() -> Result<(), Failure>;
 
 /// Runs all gates and lists those that failed.
 pub(crate) fn run(changes: Changes) -> Result<(), Failure> {
     let package = || package::run(changes);
-    let gates: [(&str, Gate<'_>); 11] = [
+    let gates: [(&str, Gate<'_>); 12] = [
         ("fmt", &fmt::run),
         ("tidy", &tidy::run),
         ("graph", &graph::run),
@@ -24,6 +24,7 @@ pub(crate) fn run(changes: Changes) -> Result<(), Failure> {
         ("cuda", &cuda::run),
         ("direct", &direct::run),
         ("docs", &docs::run),
+        ("valgrind", &valgrind::run),
         ("loom", &loom::run),
         ("package", &package),
     ];

@@ -23,6 +23,7 @@ mod package;
 mod ptx_fixtures;
 mod sanitize;
 mod tidy;
+mod valgrind;
 mod workspace;
 
 use std::process::ExitCode;
@@ -42,6 +43,7 @@ usage: cargo xtask <gate>
   cuda      the facade compiles with cudarc's interface of each CUDA version from 12.0 on
   direct    a direct build of the facade has the direct backend alone, and its tests pass
   docs      the documentation builds without a warning, and the guide's compile errors are the compiler's
+  valgrind  the program in C has no error of memory on the simulated driver (needs valgrind and a C compiler)
   loom      models of the lock-free parts pass in every order of steps
   package   every published crate packages and builds from its package; prints their order
 
@@ -97,6 +99,7 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
         ["direct"] => direct::run(),
         ["docs"] => docs::run(),
         ["loom"] => loom::run(),
+        ["valgrind"] => valgrind::run(),
         ["bench"] => bench::run(),
         ["bench", "--instructions", parts @ ..] => bench::count_instructions(parts),
         ["mutants", options @ ..] => mutants::run(options),

@@ -295,8 +295,8 @@ dmr_status dmr_runtime_create(const struct dmr_config *config, struct dmr_runtim
 // the blocks that could not be freed: end the capture of its streams, for example, and call this
 // again. Blocks that were freed and streams that were retired stay so.
 //
-// A call that another thread makes meanwhile ends as if it had come before, or with an error. Until
-// it has returned, it may use its stream.
+// A call that another thread makes meanwhile ends as if it had come before, or with an error; it
+// may use its stream until it has returned.
 //
 // Errors: `DMR_STATUS_UNKNOWN_RUNTIME`; `DMR_STATUS_STREAM_CAPTURING`; `DMR_STATUS_BUSY`;
 // `DMR_STATUS_DRIVER`; `DMR_STATUS_FORKED_PROCESS`.

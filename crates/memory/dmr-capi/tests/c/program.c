@@ -1,5 +1,6 @@
 // Uses each function of dmr.h, on a GPU or on the simulated driver. With the argument `unordered` it leaves out the
-// wait between its two streams, which the simulated driver reports.
+// wait between its two streams, which the simulated driver reports; with `uninitialised` it passes a configuration
+// that it has not set, which valgrind reports.
 //
 // It declares what it calls of the driver itself, and opens the driver by its name, as programs without the toolkit do.
 
@@ -280,7 +281,17 @@ static void destroy_with_blocks_left(void) {
     EXPECT(DMR_STATUS_UNKNOWN_RUNTIME, dmr_runtime_destroy(runtime));
 }
 
+static void pass_what_is_not_set(void) {
+    dmr_config *volatile config = malloc(sizeof *config);
+    CHECK(dmr_runtime_create(config, &runtime) != DMR_STATUS_OK);
+}
+
 int main(int count, char **arguments) {
+    if (count > 1 && !strcmp(arguments[1], "uninitialised")) {
+        pass_what_is_not_set();
+        printf("good\n");
+        return 0;
+    }
     CHECK(dmr_version() == DMR_VERSION);
     CHECK(dmr_last_error(NULL, 0) == 0);
     CHECK(!strcmp(dmr_status_name(DMR_STATUS_OTHER), "other"));

@@ -142,7 +142,7 @@ impl Calls {
     /// Submits a write to the block.
     pub(crate) fn fill(&self, address: Address, bytes: usize, stream: Raw) {
         self.device.bind().unwrap();
-        // SAFETY: the block has these bytes, unless the test wants a finding.
+        // SAFETY: the block has these bytes, unless the test is of a finding.
         unsafe { result::memset_d8_async(address, 7, bytes, stream.cast()) }.unwrap();
     }
 
