@@ -131,6 +131,10 @@ typedef int32_t dmr_status;
 // reads through.
 typedef struct dmr_runtime dmr_runtime;
 
+// A buffer that is moved to host memory when memory runs out. A handle, which no program reads
+// through.
+typedef struct dmr_spillable dmr_spillable;
+
 // The configuration of a runtime. `dmr_config_init` sets the defaults; change what you need.
 // Strings are read during `dmr_runtime_create` only.
 typedef struct dmr_config {
@@ -149,8 +153,9 @@ typedef struct dmr_config {
     // The most streams that can be in use at a time: from the first call with the stream until it
     // is retired. 0: `DMR_STREAMS_DEFAULT`.
     uint32_t max_streams;
-    // Zero.
-    uint32_t reserved;
+    // Not 0: buffers of `dmr_spillable_create` are moved to pinned host memory when an allocation
+    // finds too little memory.
+    uint32_t spill;
     // The bytes of the pool's pages, rounded up by the pool. 0: its default; `DMR_PAGES_NONE`: no
     // pages.
     uint64_t page_bytes;
@@ -192,6 +197,8 @@ typedef struct dmr_usage {
     uint64_t limit;
     // The bytes of the budget that are left; 0 without a budget.
     uint64_t remaining;
+    // Bytes of spillable buffers that are in host memory now.
+    uint64_t spilled;
 } dmr_usage;
 
 // A number that goes up and down.
@@ -430,6 +437,62 @@ dmr_status dmr_wait_for_uses(struct dmr_runtime *runtime,
                              dmr_address address,
                              void *stream,
                              uint32_t access);
+
+// Allocates a buffer of `bytes` bytes that may be moved to pinned host memory, coldest first, when
+// an allocation of the runtime finds too little memory. Writes its handle to `spillable`. The
+// configuration must have `spill`.
+//
+// The buffer has no address of its own: `dmr_spillable_pin` returns the one that it has while it
+// is pinned. `stream` and `tag` are as for `dmr_allocate_tagged`.
+//
+// Errors: as `dmr_allocate_tagged`; `DMR_STATUS_UNSUPPORTED` if the configuration has no `spill`,
+// or the backend records no uses; `DMR_STATUS_INVALID_ARGUMENT` for zero bytes.
+//
+// # Safety
+//
+// As `dmr_allocate_tagged`; `spillable` is null, or the address of a handle.
+dmr_status dmr_spillable_create(struct dmr_runtime *runtime,
+                                size_t bytes,
+                                void *stream,
+                                const char *tag,
+                                struct dmr_spillable **spillable);
+
+// Keeps a spillable buffer on the device until `dmr_spillable_unpin`, and writes its address to
+// `address`. If it was spilled, memory is allocated on `stream`, which may spill others, and
+// filled by a copy there; otherwise `stream` is not used.
+//
+// Use the address as that of a block of another stream: `dmr_wait_for_uses` before work is
+// submitted, `dmr_record_use` afterwards and before the buffer is unpinned. It is no address for
+// `dmr_free`, and `dmr_runtime_snapshot` does not list it. A buffer may be pinned more than once;
+// its address is the same until the last pin is taken back.
+//
+// Errors: `DMR_STATUS_UNKNOWN_ADDRESS` for a handle that is no spillable buffer of the runtime;
+// for the stream and the memory as `dmr_allocate`. After an error the buffer is where it was.
+//
+// # Safety
+//
+// `stream` is a `CUstream` that was not destroyed, and is not until it is retired. `address` is
+// null, or the address of one.
+dmr_status dmr_spillable_pin(struct dmr_runtime *runtime,
+                             struct dmr_spillable *spillable,
+                             void *stream,
+                             dmr_address *address);
+
+// Takes back one pin of a spillable buffer. After the last one the buffer may be spilled, after
+// its recorded uses, and its address is unknown.
+//
+// Errors: `DMR_STATUS_UNKNOWN_RUNTIME`; `DMR_STATUS_UNKNOWN_ADDRESS` for a handle that is no
+// spillable buffer of the runtime; `DMR_STATUS_INVALID_ARGUMENT` for one that is not pinned;
+// `DMR_STATUS_FORKED_PROCESS`.
+dmr_status dmr_spillable_unpin(struct dmr_runtime *runtime, struct dmr_spillable *spillable);
+
+// Frees a spillable buffer that is not pinned, wherever it is, after its recorded uses. If the
+// driver refuses that, or a stream captures, the memory is freed by a later `dmr_runtime_reap`.
+//
+// Errors: `DMR_STATUS_UNKNOWN_RUNTIME`; `DMR_STATUS_UNKNOWN_ADDRESS` for a handle that is no
+// spillable buffer of the runtime; `DMR_STATUS_BUSY` for one that is pinned;
+// `DMR_STATUS_FORKED_PROCESS`.
+dmr_status dmr_spillable_destroy(struct dmr_runtime *runtime, struct dmr_spillable *spillable);
 
 // Writes the accounting of a runtime to `usage`, whose `size` and `version` the program has set.
 //

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
+use std::sync::Arc;
 
 use dmr::dmr_pool::PoolConfig;
 use dmr::dmr_streams::{Device, StreamPool, StreamPoolConfig};
@@ -53,8 +54,9 @@ pub struct Config {
     /// The most streams that can be in use at a time: from the first call with the stream until it
     /// is retired. 0: `DMR_STREAMS_DEFAULT`.
     pub max_streams: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Not 0: buffers of `dmr_spillable_create` are moved to pinned host memory when an allocation
+    /// finds too little memory.
+    pub spill: u32,
     /// The bytes of the pool's pages, rounded up by the pool. 0: its default; `DMR_PAGES_NONE`: no
     /// pages.
     pub page_bytes: u64,
@@ -96,9 +98,6 @@ impl Config {
     pub(crate) unsafe fn build(&self) -> Outcome<DeviceRuntime> {
         // SAFETY: the caller's obligation.
         let texts = unsafe { self.texts() }?;
-        if self.reserved != 0 {
-            return Err(invalid("the field `reserved` is not zero: call `dmr_config_init` first"));
-        }
         let pool = self.stream_pool()?;
         let builder = DeviceRuntime::builder(self.device as usize).with_streams(pool);
         let builder = self.with_memory(builder)?;
@@ -109,12 +108,16 @@ impl Config {
         if self.statistics != 0 {
             builder = builder.statistics();
         }
+        if self.spill != 0 {
+            builder = builder.spill();
+        }
         Ok(builder.build()?)
     }
 
-    /// Makes the streams: one of the runtime's own, and room for those of the program.
-    fn stream_pool(&self) -> Outcome<std::sync::Arc<StreamPool>> {
-        const OWN: usize = 1;
+    /// Makes the streams: one of the runtime's own, one for the copies of spilled buffers, and room
+    /// for those of the program.
+    fn stream_pool(&self) -> Outcome<Arc<StreamPool>> {
+        const OWN: usize = 2;
         let most = StreamPoolConfig::MAX_STREAMS - OWN;
         let streams = match self.max_streams {
             0 => DMR_STREAMS_DEFAULT,

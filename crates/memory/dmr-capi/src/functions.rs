@@ -11,7 +11,7 @@ use crate::runtime::{Runtime, UseOf};
 use crate::status::{Failure, Outcome, Status};
 use crate::streams::Handle;
 use crate::versioned::{check_size, read, write, write_element};
-use crate::{Address, DMR_VERSION, RuntimeHandle, registry};
+use crate::{Address, DMR_VERSION, RuntimeHandle, SpillableHandle, registry, spill};
 
 /// The access of a use: the work reads the block.
 pub const DMR_ACCESS_READ: u32 = 1;
@@ -210,11 +210,7 @@ pub unsafe extern "C" fn dmr_allocate_tagged(
     call_on(runtime, |runtime| {
         require(address, "address")?;
         // SAFETY: the caller's obligation.
-        let tag = unsafe { config::text(tag) }.map_or(Ok(""), |tag| {
-            let text = "`tag` is no UTF-8 text: pass one that is";
-            tag.to_str().map_err(|_| Failure::new(Status::InvalidArgument, text))
-        })?;
-        let tag = AllocTag::intern(tag);
+        let tag = unsafe { tag_of(tag) }?;
         let allocated = runtime.allocate(bytes, Handle::new(stream), tag)?;
         // SAFETY: as above, and not null.
         unsafe { address.write(allocated) };
@@ -304,6 +300,98 @@ pub unsafe extern "C" fn dmr_wait_for_uses(
     access: u32,
 ) -> Status {
     call_on(runtime, |runtime| runtime.wait(address, Handle::new(stream), use_of(access)?))
+}
+
+/// Allocates a buffer of `bytes` bytes that may be moved to pinned host memory, coldest first, when
+/// an allocation of the runtime finds too little memory. Writes its handle to `spillable`. The
+/// configuration must have `spill`.
+///
+/// The buffer has no address of its own: `dmr_spillable_pin` returns the one that it has while it
+/// is pinned. `stream` and `tag` are as for `dmr_allocate_tagged`.
+///
+/// Errors: as `dmr_allocate_tagged`; `DMR_STATUS_UNSUPPORTED` if the configuration has no `spill`,
+/// or the backend records no uses; `DMR_STATUS_INVALID_ARGUMENT` for zero bytes.
+///
+/// # Safety
+///
+/// As `dmr_allocate_tagged`; `spillable` is null, or the address of a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dmr_spillable_create(
+    runtime: *mut RuntimeHandle,
+    bytes: usize,
+    stream: *mut c_void,
+    tag: *const c_char,
+    spillable: *mut *mut SpillableHandle,
+) -> Status {
+    call_on(runtime, |runtime| {
+        require(spillable, "spillable")?;
+        // SAFETY: the caller's obligation.
+        let tag = unsafe { tag_of(tag) }?;
+        let created = runtime.create_spillable(bytes, Handle::new(stream), tag)?;
+        // SAFETY: as above, and not null.
+        unsafe { spillable.write(created) };
+        Ok(())
+    })
+}
+
+/// Keeps a spillable buffer on the device until `dmr_spillable_unpin`, and writes its address to
+/// `address`. If it was spilled, memory is allocated on `stream`, which may spill others, and
+/// filled by a copy there; otherwise `stream` is not used.
+///
+/// Use the address as that of a block of another stream: `dmr_wait_for_uses` before work is
+/// submitted, `dmr_record_use` afterwards and before the buffer is unpinned. It is no address for
+/// `dmr_free`, and `dmr_runtime_snapshot` does not list it. A buffer may be pinned more than once;
+/// its address is the same until the last pin is taken back.
+///
+/// Errors: `DMR_STATUS_UNKNOWN_ADDRESS` for a handle that is no spillable buffer of the runtime;
+/// for the stream and the memory as `dmr_allocate`. After an error the buffer is where it was.
+///
+/// # Safety
+///
+/// `stream` is a `CUstream` that was not destroyed, and is not until it is retired. `address` is
+/// null, or the address of one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dmr_spillable_pin(
+    runtime: *mut RuntimeHandle,
+    spillable: *mut SpillableHandle,
+    stream: *mut c_void,
+    address: *mut Address,
+) -> Status {
+    call_on(runtime, |runtime| {
+        require(address, "address")?;
+        let pinned = runtime.pin(spillable, Handle::new(stream))?;
+        // SAFETY: the caller's obligation, and not null.
+        unsafe { address.write(pinned) };
+        Ok(())
+    })
+}
+
+/// Takes back one pin of a spillable buffer. After the last one the buffer may be spilled, after
+/// its recorded uses, and its address is unknown.
+///
+/// Errors: `DMR_STATUS_UNKNOWN_RUNTIME`; `DMR_STATUS_UNKNOWN_ADDRESS` for a handle that is no
+/// spillable buffer of the runtime; `DMR_STATUS_INVALID_ARGUMENT` for one that is not pinned;
+/// `DMR_STATUS_FORKED_PROCESS`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dmr_spillable_unpin(
+    runtime: *mut RuntimeHandle,
+    spillable: *mut SpillableHandle,
+) -> Status {
+    call_on(runtime, |runtime| runtime.spillables().unpin(spillable))
+}
+
+/// Frees a spillable buffer that is not pinned, wherever it is, after its recorded uses. If the
+/// driver refuses that, or a stream captures, the memory is freed by a later `dmr_runtime_reap`.
+///
+/// Errors: `DMR_STATUS_UNKNOWN_RUNTIME`; `DMR_STATUS_UNKNOWN_ADDRESS` for a handle that is no
+/// spillable buffer of the runtime; `DMR_STATUS_BUSY` for one that is pinned;
+/// `DMR_STATUS_FORKED_PROCESS`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dmr_spillable_destroy(
+    runtime: *mut RuntimeHandle,
+    spillable: *mut SpillableHandle,
+) -> Status {
+    call_on(runtime, |runtime| runtime.spillables().destroy(spillable))
 }
 
 /// Writes the accounting of a runtime to `usage`, whose `size` and `version` the program has set.
@@ -402,6 +490,7 @@ pub unsafe extern "C" fn dmr_runtime_reap(
     bytes: *mut u64,
 ) -> Status {
     call_on(runtime, |runtime| {
+        spill::free_again(runtime.gpu())?;
         let resource = runtime.gpu().resource();
         let reaped = match wait {
             0 => resource.try_reap()?,
@@ -434,6 +523,17 @@ pub unsafe extern "C" fn dmr_runtime_trim(
         unsafe { write_number(bytes, trimmed) };
         Ok(())
     })
+}
+
+/// # Safety
+///
+/// `tag` is null, or a string that ends with a NUL.
+unsafe fn tag_of(tag: *const c_char) -> Outcome<AllocTag> {
+    // SAFETY: the caller's obligation.
+    let Some(tag) = (unsafe { config::text(tag) }) else { return Ok(AllocTag::UNTAGGED) };
+    let text = "`tag` is no UTF-8 text: pass one that is";
+    let name = tag.to_str().map_err(|_| Failure::new(Status::InvalidArgument, text))?;
+    Ok(AllocTag::intern(name))
 }
 
 fn use_of(access: u32) -> Outcome<UseOf> {

@@ -12,6 +12,7 @@
 //! | `registry` | runtimes by handle |
 //! | `runtime` | a runtime and its blocks, by address |
 //! | `streams` | streams of the program, adopted when they are first used |
+//! | `spill` | buffers that are moved to host memory when memory runs out |
 //! | `config`, `reports`, `versioned` | the structs, which carry their size and version |
 
 #![cfg(target_os = "linux")]
@@ -24,6 +25,7 @@ mod functions;
 mod registry;
 mod reports;
 mod runtime;
+mod spill;
 mod status;
 mod streams;
 mod versioned;
@@ -37,6 +39,11 @@ pub use status::Status;
 /// reads through.
 #[derive(Debug)]
 pub struct RuntimeHandle(());
+
+/// A buffer that is moved to host memory when memory runs out. A handle, which no program reads
+/// through.
+#[derive(Debug)]
+pub struct SpillableHandle(());
 
 /// An address of device memory: the type of `CUdeviceptr`.
 pub type Address = std::ffi::c_ulonglong;

@@ -44,16 +44,18 @@ pub struct Usage {
     pub limit: u64,
     /// The bytes of the budget that are left; 0 without a budget.
     pub remaining: u64,
+    /// Bytes of spillable buffers that are in host memory now.
+    pub spilled: u64,
 }
 
 // SAFETY: as declared; two 32-bit fields, then 64-bit fields.
 unsafe impl Versioned for Usage {
     const NAME: &'static str = "dmr_usage";
     const VERSION: u32 = DMR_USAGE_VERSION;
-    const FIRST_SIZE: usize = 64;
+    const FIRST_SIZE: usize = 72;
 }
 
-const _: () = assert!(size_of::<Usage>() == 64);
+const _: () = assert!(size_of::<Usage>() == 72);
 
 /// A number that goes up and down.
 #[repr(C)]
@@ -141,6 +143,7 @@ impl Usage {
             total_freed: usage.total_freed,
             limit: budget.map_or(0, |budget| budget.limit()),
             remaining: budget.map_or(0, |budget| budget.remaining()),
+            spilled: runtime.gpu().spill().map_or(0, |spill| spill.stats().on_host.bytes),
             ..Self::zeroed(0)
         }
     }

@@ -7,11 +7,13 @@ use dashmap::DashMap;
 use dmr::dmr_core::error::DeallocateError;
 use dmr::dmr_core::{AllocTag, DeviceBlock, StreamId};
 use dmr::dmr_launch::LaunchRecorder;
+use dmr::dmr_streams::TrackedMemory;
 use dmr::{DeviceRuntime, ShutdownError};
 
-use crate::Address;
+use crate::spill::{self, Spillables};
 use crate::status::{Failure, Outcome, Status};
 use crate::streams::{Handle, Streams};
+use crate::{Address, SpillableHandle};
 
 /// The time that a call waits for other threads: that record a use of the same block, or that
 /// allocate while the runtime is closed.
@@ -21,6 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Runtime {
     gpu: DeviceRuntime,
     streams: Streams,
+    spillables: Spillables,
     /// The live blocks. A block is taken out before it is deallocated: as soon as it is, another
     /// thread may get its address. No entry is locked across a driver call.
     blocks: DashMap<Address, Live>,
@@ -43,11 +46,23 @@ pub(crate) enum UseOf {
     ReadAndWrite,
 }
 
+impl UseOf {
+    /// Records in a launch that it uses the memory.
+    pub(crate) fn record<M: TrackedMemory>(self, launch: &mut LaunchRecorder, memory: &mut M) {
+        match self {
+            Self::Read => launch.read(memory),
+            Self::Write => launch.write(memory),
+            Self::ReadAndWrite => launch.read_write(memory),
+        };
+    }
+}
+
 impl Runtime {
     pub(crate) fn new(gpu: DeviceRuntime) -> Self {
         Self {
             gpu,
             streams: Streams::default(),
+            spillables: Spillables::default(),
             blocks: DashMap::new(),
             is_closing: AtomicBool::new(false),
         }
@@ -64,9 +79,7 @@ impl Runtime {
 
     /// Allocates a block, and returns its address; 0 for zero bytes, which need no memory.
     pub(crate) fn allocate(&self, bytes: usize, stream: Handle, tag: AllocTag) -> Outcome<Address> {
-        if self.is_closing.load(Ordering::Relaxed) {
-            return Err(closing());
-        }
+        self.refuse_closing()?;
         let id = self.stream(stream)?;
         if bytes == 0 {
             return Ok(0);
@@ -80,6 +93,30 @@ impl Runtime {
         let replaced = self.blocks.insert(address, Live { block, stream });
         debug_assert!(replaced.is_none(), "two live blocks have one address");
         Ok(address)
+    }
+
+    /// Allocates a buffer that may be spilled, and returns its handle.
+    pub(crate) fn create_spillable(
+        &self,
+        bytes: usize,
+        stream: Handle,
+        tag: AllocTag,
+    ) -> Outcome<*mut SpillableHandle> {
+        self.refuse_closing()?;
+        let id = self.stream(stream)?;
+        let created = self.spillables.create(&self.gpu, bytes, id, tag);
+        created.map_err(|error| error.about(stream))
+    }
+
+    /// Keeps a spillable buffer on the device, and returns its address.
+    pub(crate) fn pin(&self, buffer: *const SpillableHandle, stream: Handle) -> Outcome<Address> {
+        self.refuse_closing()?;
+        let id = self.stream(stream)?;
+        self.spillables.pin(buffer, id).map_err(|error| error.about(stream))
+    }
+
+    pub(crate) fn spillables(&self) -> &Spillables {
+        &self.spillables
     }
 
     /// Frees a block, after the work that was submitted so far to the stream it was allocated on
@@ -150,8 +187,9 @@ impl Runtime {
 
     /// Frees all blocks. Returns the first error; the other blocks are freed all the same.
     fn free_all(&self) -> Outcome<()> {
+        self.spillables.destroy_all();
+        let mut outcome = spill::free_again(&self.gpu);
         let addresses: Vec<Address> = self.blocks.iter().map(|live| *live.key()).collect();
-        let mut outcome = Ok(());
         for address in addresses {
             match self.free(address, None) {
                 // Another thread has freed it meanwhile.
@@ -166,17 +204,21 @@ impl Runtime {
         self.streams.id(self.gpu.streams(), stream)
     }
 
-    /// Returns the recorder of a launch that uses one block.
+    /// Returns the recorder of a launch that uses one block, or spillable buffer.
     fn launch(&self, address: Address, stream: Handle, access: UseOf) -> Outcome<LaunchRecorder> {
         let mut launch = recorder(self.stream(stream)?);
-        let mut live = self.blocks.get_mut(&address).ok_or_else(|| unknown(address))?;
-        let block = &mut live.block;
-        match access {
-            UseOf::Read => launch.read(block),
-            UseOf::Write => launch.write(block),
-            UseOf::ReadAndWrite => launch.read_write(block),
-        };
-        Ok(launch)
+        if let Some(mut live) = self.blocks.get_mut(&address) {
+            access.record(&mut launch, &mut live.block);
+            return Ok(launch);
+        }
+        match self.spillables.record(&mut launch, address, access) {
+            true => Ok(launch),
+            false => Err(unknown(address)),
+        }
+    }
+
+    fn refuse_closing(&self) -> Outcome<()> {
+        if self.is_closing.load(Ordering::Relaxed) { Err(closing()) } else { Ok(()) }
     }
 }
 

@@ -3,9 +3,11 @@
 use std::ffi::CStr;
 use std::fmt::Display;
 
+use dmr::dmr_buffer::BufferError;
 use dmr::dmr_core::ResourceError;
 use dmr::dmr_core::error::{SizeProblem, StreamProblem};
 use dmr::dmr_launch::PrepareError;
+use dmr::dmr_spill::SpillError;
 use dmr::dmr_streams::DeviceError;
 use dmr::{RuntimeError, ShutdownError};
 
@@ -130,6 +132,14 @@ impl Status {
         }
     }
 
+    fn of_buffer_error(error: &BufferError) -> Self {
+        match error {
+            BufferError::Resource(error) => Self::of_resource_error(error),
+            BufferError::TooLong { .. } => Self::OutOfMemory,
+            _ => Self::Other,
+        }
+    }
+
     fn of_device_error(error: &DeviceError) -> Self {
         match error {
             DeviceError::Driver { .. } => Self::Driver,
@@ -195,6 +205,24 @@ impl From<PrepareError> for Failure {
         let status = match &error {
             PrepareError::Untracked { .. } => Status::Unsupported,
             PrepareError::Resource { source, .. } => Status::of_resource_error(source),
+            _ => Status::Other,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<BufferError> for Failure {
+    fn from(error: BufferError) -> Self {
+        Self::new(Status::of_buffer_error(&error), error.to_string())
+    }
+}
+
+impl From<SpillError> for Failure {
+    fn from(error: SpillError) -> Self {
+        let status = match &error {
+            SpillError::Buffer(error) => Status::of_buffer_error(error),
+            SpillError::NoRoom { source, .. } => Status::of_resource_error(source),
+            SpillError::Untracked => Status::Unsupported,
             _ => Status::Other,
         };
         Self::new(status, error.to_string())

@@ -33,6 +33,7 @@ pages! {
     Async: "../../../../docs/src/guide/async.md",
     Benchmarks: "../../../../docs/src/guide/benchmarks.md",
     Clients: "../../../../docs/src/guide/clients.md",
+    CInterface: "../../../../docs/src/guide/c-interface.md",
     ComingFrom: "../../../../docs/src/guide/coming-from.md",
     CompileErrors: "../../../../docs/src/guide/compile-errors.md",
     Cudarc: "../../../../docs/src/guide/cudarc.md",

@@ -126,7 +126,7 @@ fn c1_settings_that_are_none_or_exclude_each_other_are_refused() {
     let rig = Rig::simulated();
     let settings: [fn(&mut Config); 9] = [
         |config| config.backend = 5,
-        |config| config.reserved = 1,
+        |config| config.log_path = c"".as_ptr(),
         |config| config.max_streams = 1 << 20,
         |config| (config.budget_bytes, config.shared_budget_bytes) = (1 << 30, 1 << 30),
         |config| config.shared_budget_group = c"group".as_ptr(),

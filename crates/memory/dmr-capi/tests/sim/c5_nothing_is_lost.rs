@@ -4,6 +4,7 @@
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use dmr_capi::*;
 use dmr_testkit::{Rig, for_each_driver_call};
@@ -136,6 +137,36 @@ fn c5_uses_of_several_threads_wait_for_each_other() {
     gpu.end();
 }
 
+/// The window of a use that is being recorded is open while its stream is made to wait.
+#[test]
+fn c5_a_use_waits_for_one_that_another_thread_is_recording() {
+    let gpu = Gpu::new();
+    let streams = [gpu.stream(), gpu.stream(), gpu.stream()];
+    let [home, first, second] = streams.each_ref().map(|stream| raw(stream) as usize);
+    let stream = |address: usize| std::ptr::with_exposed_provenance_mut(address);
+    let block = gpu.allocate(256, stream(home)).unwrap();
+    gpu.fill(block, 256, stream(home));
+    gpu.record(block, stream(home), DMR_ACCESS_WRITE).unwrap();
+    // The streams are adopted before.
+    for other in [first, second] {
+        let address = gpu.allocate(256, stream(other)).unwrap();
+        gpu.free(address).unwrap();
+    }
+    let hold = gpu.rig.universe().hold_nth("cuStreamWaitEvent", 1);
+    thread::scope(|scope| {
+        let held = scope.spawn(|| gpu.record(block, stream(first), DMR_ACCESS_WRITE));
+        hold.wait_until_held();
+        let other = scope.spawn(|| gpu.record(block, stream(second), DMR_ACCESS_WRITE));
+        thread::sleep(Duration::from_millis(100));
+        assert!(!other.is_finished());
+        hold.release();
+        assert_eq!(held.join().unwrap(), Ok(()));
+        assert_eq!(other.join().unwrap(), Ok(()));
+    });
+    gpu.free(block).unwrap();
+    gpu.end();
+}
+
 #[test]
 fn c5_a_runtime_is_destroyed_with_blocks_left_and_calls_in_progress() {
     const THREADS: usize = 4;
@@ -163,12 +194,7 @@ fn c5_a_runtime_is_destroyed_with_blocks_left_and_calls_in_progress() {
             }
             start.wait();
             thread::yield_now();
-            loop {
-                match gpu.destroy() {
-                    Ok(()) => break,
-                    Err(status) => assert_eq!(status, Status::Busy, "{}", last_error()),
-                }
-            }
+            assert_eq!(gpu.destroy(), Ok(()), "{}", last_error());
         });
         let Gpu { rig, .. } = gpu;
         rig.assert_clean();

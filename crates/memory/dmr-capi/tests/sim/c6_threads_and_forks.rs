@@ -57,6 +57,7 @@ fn first_wrong_call(gpu: &Gpu, address: Address) -> i32 {
     let mut number = 0;
     let mut found = 0;
     let mut runtime = ptr::null_mut();
+    let mut spillable = ptr::null_mut();
     let config = crate::support::default_config();
     // SAFETY: the pointers are of what the functions write.
     let statuses = unsafe {
@@ -73,6 +74,10 @@ fn first_wrong_call(gpu: &Gpu, address: Address) -> i32 {
             dmr_runtime_snapshot(handle, ptr::null_mut(), size_of::<Block>(), 0, &mut 0),
             dmr_runtime_reap(handle, 1, &mut number),
             dmr_runtime_trim(handle, 0, &mut number),
+            dmr_spillable_create(handle, 1, LEGACY, ptr::null(), &mut spillable),
+            dmr_spillable_pin(handle, spillable, LEGACY, &mut found),
+            dmr_spillable_unpin(handle, spillable),
+            dmr_spillable_destroy(handle, spillable),
             dmr_runtime_create(&config, &mut runtime),
             dmr_runtime_destroy(handle),
         ]

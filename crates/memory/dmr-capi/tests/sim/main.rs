@@ -12,3 +12,4 @@ mod c4_streams;
 mod c5_nothing_is_lost;
 mod c6_threads_and_forks;
 mod c7_reports;
+mod c8_spilling;

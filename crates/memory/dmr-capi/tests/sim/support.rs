@@ -141,9 +141,63 @@ impl Calls {
 
     /// Submits a write to the block.
     pub(crate) fn fill(&self, address: Address, bytes: usize, stream: Raw) {
-        self.device.bind().unwrap();
+        self.fill_with(7, address, bytes, stream);
+    }
+
+    /// Submits a write of this value to the block.
+    pub(crate) fn fill_with(&self, value: u8, address: Address, bytes: usize, stream: Raw) {
+        self.try_fill(value, address, bytes, stream).unwrap();
+    }
+
+    pub(crate) fn try_fill(
+        &self,
+        value: u8,
+        address: Address,
+        bytes: usize,
+        stream: Raw,
+    ) -> Result<(), Status> {
+        self.device.bind().map_err(|_| Status::Driver)?;
         // SAFETY: the block has these bytes, unless the test is of a finding.
-        unsafe { result::memset_d8_async(address, 7, bytes, stream.cast()) }.unwrap();
+        unsafe { result::memset_d8_async(address, value, bytes, stream.cast()) }
+            .map_err(|_| Status::Driver)
+    }
+
+    /// Copies the block to the host.
+    pub(crate) fn content(&self, address: Address, bytes: usize, stream: Raw) -> Vec<u8> {
+        self.device.bind().unwrap();
+        let mut host = vec![0; bytes];
+        // SAFETY: as in `fill_with`; the host waits for the copy.
+        unsafe { result::memcpy_dtoh_async(&mut host, address, stream.cast()) }.unwrap();
+        // SAFETY: the stream was not destroyed.
+        unsafe { result::stream::synchronize(stream.cast()) }.unwrap();
+        host
+    }
+
+    pub(crate) fn create_spillable(
+        &self,
+        bytes: usize,
+        stream: Raw,
+    ) -> Result<*mut SpillableHandle, Status> {
+        let mut handle = ptr::null_mut();
+        let tag = c"spillable".as_ptr();
+        // SAFETY: as in `allocate`.
+        let status = unsafe { dmr_spillable_create(self.handle, bytes, stream, tag, &mut handle) };
+        checked(status).map(|()| handle)
+    }
+
+    pub(crate) fn pin(&self, buffer: *mut SpillableHandle, stream: Raw) -> Result<Address, Status> {
+        let mut address = 0;
+        // SAFETY: as in `allocate`.
+        checked(unsafe { dmr_spillable_pin(self.handle, buffer, stream, &mut address) })?;
+        Ok(address)
+    }
+
+    pub(crate) fn unpin(&self, buffer: *mut SpillableHandle) -> Result<(), Status> {
+        checked(dmr_spillable_unpin(self.handle, buffer))
+    }
+
+    pub(crate) fn destroy_spillable(&self, buffer: *mut SpillableHandle) -> Result<(), Status> {
+        checked(dmr_spillable_destroy(self.handle, buffer))
     }
 
     /// Submits a read of the block: a copy to another block.
@@ -187,6 +241,7 @@ pub(crate) fn empty_usage() -> Usage {
         total_freed: 0,
         limit: 0,
         remaining: 0,
+        spilled: 0,
     }
 }
 
