@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use crate::failure::Failure;
 use crate::package::{self, Changes};
-use crate::{alone, clippy, cuda, deny, direct, docs, fmt, graph, loom, tidy, valgrind};
+use crate::{alone, clippy, cuda, deny, direct, docs, fmt, graph, loom, tidy, valgrind, wheel};
 
 type Gate<'a> = &'a dyn Fn() -> Result<(), Failure>;
 
 /// Runs all gates and lists those that failed.
 pub(crate) fn run(changes: Changes) -> Result<(), Failure> {
     let package = || package::run(changes);
-    let gates: [(&str, Gate<'_>); 12] = [
+    let gates: [(&str, Gate<'_>); 13] = [
         ("fmt", &fmt::run),
         ("tidy", &tidy::run),
         ("graph", &graph::run),
@@ -25,6 +25,7 @@ pub(crate) fn run(changes: Changes) -> Result<(), Failure> {
         ("direct", &direct::run),
         ("docs", &docs::run),
         ("valgrind", &valgrind::run),
+        ("wheel", &wheel::run),
         ("loom", &loom::run),
         ("package", &package),
     ];

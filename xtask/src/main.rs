@@ -24,6 +24,7 @@ mod ptx_fixtures;
 mod sanitize;
 mod tidy;
 mod valgrind;
+mod wheel;
 mod workspace;
 
 use std::process::ExitCode;
@@ -44,6 +45,8 @@ usage: cargo xtask <gate>
   direct    a direct build of the facade has the direct backend alone, and its tests pass
   docs      the documentation builds without a warning, and the guide's compile errors are the compiler's
   valgrind  the program in C has no error of memory on the simulated driver (needs valgrind and a C compiler)
+  wheel     the Python package is built, installed, and passes its tests on the simulated driver (needs a C++
+            compiler and Python with venv)
   loom      models of the lock-free parts pass in every order of steps
   package   every published crate packages and builds from its package; prints their order
 
@@ -100,6 +103,7 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
         ["docs"] => docs::run(),
         ["loom"] => loom::run(),
         ["valgrind"] => valgrind::run(),
+        ["wheel"] => wheel::run(),
         ["bench"] => bench::run(),
         ["bench", "--instructions", parts @ ..] => bench::count_instructions(parts),
         ["mutants", options @ ..] => mutants::run(options),

@@ -1,0 +1,53 @@
+"""Stream-ordered GPU memory: a fast pool with a hard limit, for PyTorch, CuPy and Numba.
+
+>>> import dmr
+>>> dmr.limit(8 << 30)                      # bytes; or shared=True, for all processes of the user
+>>> import dmr.torch
+>>> dmr.torch.use()                         # PyTorch has its memory from dmr from here on
+>>> print(dmr.usage())
+
+``python -m dmr info`` shows the device, ``python -m dmr run script.py`` runs a program with this
+memory, or with ``--simulated`` on the simulated driver.
+"""
+
+from ._library import (
+    DeviceLost,
+    Error,
+    ForkedProcess,
+    InvalidArgument,
+    OutOfMemory,
+    StreamCapturing,
+)
+from ._runtime import (
+    Block,
+    Counter,
+    Runtime,
+    Statistics,
+    Usage,
+    configure,
+    limit,
+    log,
+    runtime,
+    statistics,
+    usage,
+)
+
+__all__ = [
+    "Block",
+    "Counter",
+    "DeviceLost",
+    "Error",
+    "ForkedProcess",
+    "InvalidArgument",
+    "OutOfMemory",
+    "Runtime",
+    "Statistics",
+    "StreamCapturing",
+    "Usage",
+    "configure",
+    "limit",
+    "log",
+    "runtime",
+    "statistics",
+    "usage",
+]

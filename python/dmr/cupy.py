@@ -1,0 +1,73 @@
+"""CuPy on memory of dmr.
+
+CuPy names no stream, neither to its allocator nor for a free. An allocation is on the stream that is
+current in the calling thread, as in CuPy's own pool. A free comes after the work of that stream, and
+after that of the stream which is current where the last reference goes away: so an array that was
+made on one stream and last used on another is not overwritten, if it is dropped where it was used.
+For any other stream call :func:`record_use` before the array is dropped, which CuPy's own pool has no
+counterpart for.
+"""
+
+from __future__ import annotations
+
+import cupy
+
+from ._library import Error, StreamCapturing
+from ._runtime import runtime
+
+__all__ = ["record_use", "use"]
+
+_PER_THREAD = 2
+_allocator: object | None = None
+
+
+def _current_stream() -> int:
+    stream = cupy.cuda.get_current_stream().ptr
+    if stream == _PER_THREAD:
+        raise Error(
+            "stream_misuse",
+            "CuPy's per-thread default stream has a different meaning in each thread: unset "
+            "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, or make a stream of your own current",
+        )
+    return stream
+
+
+def _allocate(bytes: int, device: int) -> int:
+    try:
+        return runtime(device).allocate(bytes, _current_stream())
+    except MemoryError as error:
+        free, total = cupy.cuda.runtime.memGetInfo()
+        raise cupy.cuda.memory.OutOfMemoryError(bytes, total - free) from error
+
+
+# Frees that a capture has refused: device and address.
+_refused: list[tuple[int, int]] = []
+
+
+def _free(address: int, device: int) -> None:
+    while _refused:
+        of, earlier = _refused.pop()
+        try:
+            runtime(of).free(earlier)
+        except StreamCapturing:
+            _refused.append((of, earlier))
+            break
+    try:
+        runtime(device).free(address, _current_stream())
+    except StreamCapturing:
+        _refused.append((device, address))
+
+
+def use() -> None:
+    """From here on CuPy's arrays are blocks of dmr."""
+    global _allocator
+    _allocator = cupy.cuda.PythonFunctionAllocator(_allocate, _free)
+    cupy.cuda.set_allocator(_allocator.malloc)
+
+
+def record_use(array: cupy.ndarray, stream: cupy.cuda.Stream | None = None) -> None:
+    """Records that work which was submitted to a stream so far, by default the current one, uses an
+    array: its memory is not used again before that work is done."""
+    memory = array.data.mem
+    on = _current_stream() if stream is None else stream.ptr
+    runtime(memory.device_id).record_use(memory.ptr, on)
