@@ -53,16 +53,14 @@ pub(crate) fn add(runtime: Runtime) -> *mut RuntimeHandle {
     std::ptr::without_provenance_mut(number)
 }
 
-/// Returns the runtime of a handle.
+/// Returns the runtime of a handle. Takes a lock, so the caller has refused a forked child.
 pub(crate) fn find(handle: *const RuntimeHandle) -> Outcome<Arc<Runtime>> {
-    refuse_fork()?;
     let runtimes = runtimes().read().unwrap_or_else(PoisonError::into_inner);
     runtimes.get(&handle.addr()).map(Arc::clone).ok_or_else(|| unknown(handle))
 }
 
-/// Removes the runtime of a handle.
+/// Removes the runtime of a handle. Takes a lock, as [`find`] does.
 pub(crate) fn remove(handle: *const RuntimeHandle) -> Outcome<Arc<Runtime>> {
-    refuse_fork()?;
     let mut runtimes = runtimes().write().unwrap_or_else(PoisonError::into_inner);
     runtimes.remove(&handle.addr()).ok_or_else(|| unknown(handle))
 }

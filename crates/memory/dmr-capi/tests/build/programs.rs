@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use dmr::dmr_shared_limit::SharedLimitConfig;
 use tempfile::TempDir;
 
 /// A folder with the program, the library and the simulated driver, under their names.
@@ -89,4 +90,24 @@ fn a_wait_that_the_program_leaves_out_is_a_race() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(66), "{text}");
     assert!(text.contains("read-after-write race"), "{text}");
+}
+
+#[test]
+fn the_program_joins_a_limit_that_processes_share() {
+    let built = Built::new();
+    let program = built.compile(&compiler(), &C);
+    let accounts = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut command = Command::new(program);
+    command.arg("share").env(SharedLimitConfig::VARIABLE, accounts.path());
+    is_good(&built.run(&mut command, None));
+}
+
+#[test]
+fn the_log_is_complete_at_the_end_of_a_program_that_destroys_nothing() {
+    let built = Built::new();
+    let program = built.compile(&compiler(), &C);
+    let path = built.path("log.csv");
+    is_good(&built.run(Command::new(program).arg("log").arg(&path), None));
+    let log = std::fs::read_to_string(path).unwrap();
+    assert_eq!(log.matches("12345").count(), 2, "{log}");
 }

@@ -1,6 +1,7 @@
 // Uses each function of dmr.h, on a GPU or on the simulated driver. With the argument `unordered` it leaves out the
 // wait between its two streams, which the simulated driver reports; with `uninitialised` it passes a configuration
-// that it has not set, which valgrind reports.
+// that it has not set, which valgrind reports. With `share` it joins a limit of 16 MiB that processes share; with `log`
+// and a path it ends without a destruction.
 //
 // It declares what it calls of the driver itself, and opens the driver by its name, as programs without the toolkit do.
 
@@ -310,6 +311,33 @@ static void destroy_with_blocks_left(void) {
     EXPECT(DMR_STATUS_UNKNOWN_RUNTIME, dmr_runtime_destroy(runtime));
 }
 
+static void share_a_limit(void) {
+    dmr_config config;
+    dmr_address address;
+    OK(dmr_config_init(&config, sizeof config));
+    config.shared_budget_bytes = 16 * BYTES;
+    config.shared_budget_group = "program.c";
+    config.page_bytes = 2 * BYTES;
+    OK(dmr_runtime_create(&config, &runtime));
+    EXPECT(DMR_STATUS_OUT_OF_BUDGET, dmr_allocate(runtime, 17 * BYTES, NULL, &address));
+    OK(dmr_allocate(runtime, 8 * BYTES, NULL, &address));
+    CHECK(usage_now().limit == 16 * BYTES && usage_now().remaining <= 8 * BYTES);
+    config.shared_budget_bytes = 32 * BYTES;
+    dmr_runtime *other;
+    CHECK(dmr_runtime_create(&config, &other) != DMR_STATUS_OK);
+    OK(dmr_runtime_destroy(runtime));
+}
+
+static void leave_a_log(const char *path) {
+    dmr_config config;
+    dmr_address address;
+    OK(dmr_config_init(&config, sizeof config));
+    config.log_path = path;
+    OK(dmr_runtime_create(&config, &runtime));
+    OK(dmr_allocate(runtime, 12345, NULL, &address));
+    OK(dmr_free(runtime, address));
+}
+
 static void pass_what_is_not_set(void) {
     dmr_config *volatile config = malloc(sizeof *config);
     CHECK(dmr_runtime_create(config, &runtime) != DMR_STATUS_OK);
@@ -318,6 +346,16 @@ static void pass_what_is_not_set(void) {
 int main(int count, char **arguments) {
     if (count > 1 && !strcmp(arguments[1], "uninitialised")) {
         pass_what_is_not_set();
+        printf("good\n");
+        return 0;
+    }
+    if (count > 1 && !strcmp(arguments[1], "share")) {
+        share_a_limit();
+        printf("good\n");
+        return 0;
+    }
+    if (count > 2 && !strcmp(arguments[1], "log")) {
+        leave_a_log(arguments[2]);
         printf("good\n");
         return 0;
     }

@@ -64,6 +64,7 @@ fn c4_blocks_of_a_retired_stream_are_used_and_freed_in_order() {
     let gpu = Gpu::new();
     let home = gpu.stream();
     let other = gpu.stream();
+    let third = gpu.stream();
     let blocks = [(); 3].map(|()| gpu.allocate(MIB, raw(&home)).unwrap());
     for block in blocks {
         gpu.fill(block, MIB, raw(&home));
@@ -79,11 +80,12 @@ fn c4_blocks_of_a_retired_stream_are_used_and_freed_in_order() {
     gpu.wait(freed_on, raw(&other), DMR_ACCESS_READ).unwrap();
     gpu.read(freed_on, MIB, raw(&other));
     gpu.free_on(freed_on, raw(&other)).unwrap();
-    let again = [(); 2].map(|()| gpu.allocate(MIB, raw(&other)).unwrap());
-    for block in again {
-        gpu.fill(block, MIB, raw(&other));
+    let streams = [&other, &third, &third];
+    for stream in streams {
+        let again = gpu.allocate(MIB, raw(stream)).unwrap();
+        gpu.fill(again, MIB, raw(stream));
     }
-    assert_eq!(gpu.live().len(), 3);
+    assert_eq!(gpu.live().len(), 4);
     assert!(gpu.live().contains(&left));
     gpu.end();
 }

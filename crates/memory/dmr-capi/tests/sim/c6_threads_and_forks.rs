@@ -42,8 +42,9 @@ fn c6_the_context_of_the_thread_stays_current() {
         gpu.retire(raw(&stream)).unwrap();
         assert_eq!(current(), context);
     }
-    let second = crate::support::Calls::on(&gpu.rig, |_| {});
     make_current(other.cu_ctx());
+    let second = crate::support::Calls::on(&gpu.rig, |_| {});
+    assert_eq!(current(), other.cu_ctx());
     second.destroy().unwrap();
     assert_eq!(current(), other.cu_ctx());
     drop((second, other));
