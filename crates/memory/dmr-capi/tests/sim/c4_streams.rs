@@ -61,7 +61,13 @@ fn c4_a_stream_that_was_not_used_or_was_retired_is_retired_again() {
 
 #[test]
 fn c4_blocks_of_a_retired_stream_are_used_and_freed_in_order() {
-    let gpu = Gpu::new();
+    for backend in [DMR_BACKEND_POOL, DMR_BACKEND_ASYNC, DMR_BACKEND_DIRECT_TRACKED] {
+        use_blocks_of_a_retired_stream(backend);
+    }
+}
+
+fn use_blocks_of_a_retired_stream(backend: u32) {
+    let gpu = Gpu::with(|config| config.backend = backend);
     let home = gpu.stream();
     let other = gpu.stream();
     let third = gpu.stream();
