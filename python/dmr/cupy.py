@@ -6,9 +6,16 @@ after that of the stream which is current where the last reference goes away: so
 made on one stream and last used on another is not overwritten, if it is dropped where it was used.
 For any other stream call :func:`record_use` before the array is dropped, which CuPy's own pool has no
 counterpart for.
+
+CuPy destroys a stream when its last reference goes away. Those that memory was allocated on are kept
+until nothing else refers to them and room is needed for others; a ``cupy.cuda.ExternalStream`` must
+live as long as the memory that was allocated on it.
 """
 
 from __future__ import annotations
+
+import sys
+import threading
 
 import cupy
 
@@ -21,20 +28,46 @@ _PER_THREAD = 2
 _allocator: object | None = None
 
 
-def _current_stream() -> int:
-    stream = cupy.cuda.get_current_stream().ptr
-    if stream == _PER_THREAD:
+# The streams of CuPy that a runtime has seen: by device and handle.
+_streams: dict[tuple[int, int], object] = {}
+_streams_lock = threading.Lock()
+#: The number of streams from which on unused ones are retired.
+_MANY = 64
+# The references of a stream that nothing else refers to: the dictionary, and the call that counts.
+_UNUSED = 2
+
+
+def _keep(device: int, stream: cupy.cuda.Stream) -> None:
+    """Keeps a stream alive as long as the runtime may use it."""
+    key = (device, stream.ptr)
+    if key in _streams:
+        return
+    with _streams_lock:
+        if len(_streams) >= _MANY:
+            for of, handle in list(_streams):
+                if sys.getrefcount(_streams[of, handle]) <= _UNUSED:
+                    runtime(of).retire_stream(handle)
+                    del _streams[of, handle]
+        _streams[key] = stream
+
+
+def _current_stream(device: int) -> int:
+    stream = cupy.cuda.get_current_stream()
+    handle = stream.ptr
+    if handle == _PER_THREAD:
         raise Error(
             "stream_misuse",
             "CuPy's per-thread default stream has a different meaning in each thread: unset "
             "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, or make a stream of your own current",
         )
-    return stream
+    if handle:
+        _keep(device, stream)
+    return handle
 
 
 def _allocate(bytes: int, device: int) -> int:
     try:
-        return runtime(device).allocate(bytes, _current_stream())
+        return runtime(device).allocate(bytes, _current_stream(device))
     except MemoryError as error:
         free, total = cupy.cuda.runtime.memGetInfo()
         raise cupy.cuda.memory.OutOfMemoryError(bytes, total - free) from error
@@ -53,7 +86,7 @@ def _free(address: int, device: int) -> None:
             _refused.append((of, earlier))
             break
     try:
-        runtime(device).free(address, _current_stream())
+        runtime(device).free(address, _current_stream(device))
     except StreamCapturing:
         _refused.append((device, address))
 
@@ -69,5 +102,10 @@ def record_use(array: cupy.ndarray, stream: cupy.cuda.Stream | None = None) -> N
     """Records that work which was submitted to a stream so far, by default the current one, uses an
     array: its memory is not used again before that work is done."""
     memory = array.data.mem
-    on = _current_stream() if stream is None else stream.ptr
-    runtime(memory.device_id).record_use(memory.ptr, on)
+    device = memory.device_id
+    if stream is None:
+        on = _current_stream(device)
+    else:
+        on = stream.ptr
+        _keep(device, stream)
+    runtime(device).record_use(memory.ptr, on)

@@ -77,7 +77,9 @@ void throw_out_of_memory_of_torch(const std::string& message) {
   constexpr size_t kMoreThanEnough = 1024;
   using Constructor = void (*)(void*, SourceLocation, std::string);
   using Destructor = void (*)(void*);
-  const auto find = [](const char* name) { return dlsym(RTLD_DEFAULT, name); };
+  // Python loads PyTorch's libraries for itself only, so its symbols are found through the library, which is loaded.
+  void* const c10 = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
+  const auto find = [c10](const char* name) { return dlsym(c10 == nullptr ? RTLD_DEFAULT : c10, name); };
   const auto construct = reinterpret_cast<Constructor>(
       find("_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"));
   const auto type = static_cast<std::type_info*>(find("_ZTIN3c1016OutOfMemoryErrorE"));

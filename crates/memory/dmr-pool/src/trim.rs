@@ -129,7 +129,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 // So that stream comes after everything else first.
                 let home = self.streams.successor(arena.home);
                 let is_ordered = match self.uses().has_ended(home) {
-                    // It can be given no wait any more.
+                    // It can be given no wait any more. The host waits for pages, which it frees.
+                    true if self.pages.is_some() => self.uses().synchronize(&after).is_ok(),
                     true => self.uses().poll(&after).unwrap_or(false),
                     false => self.uses().wait_for(home, &after).is_ok(),
                 };

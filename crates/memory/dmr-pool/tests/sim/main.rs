@@ -7,6 +7,7 @@ mod addresses;
 mod d2_growth_holds_nothing_up;
 mod d2_reaps_hold_nothing_up;
 mod driver_calls;
+mod drop_after_retirement;
 mod every_order_is_needed;
 mod faults;
 mod full_upstream;
