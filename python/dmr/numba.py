@@ -12,11 +12,27 @@ import ctypes
 from numba import cuda
 from numba.cuda import HostOnlyCUDAMemoryManager, MemoryInfo, MemoryPointer
 
+from ._library import Error
 from ._runtime import Runtime, runtime
 
 __all__ = ["MemoryManager", "use"]
 
 _LEGACY = 0
+_cuda = ctypes.CDLL("libcuda.so.1")
+
+
+def _call(name: str, *arguments: object) -> None:
+    code = getattr(_cuda, name)(*arguments)
+    if code != 0:
+        raise Error("driver", f"{name} returned {code}")
+
+
+class _Address(int):
+    """An address, for each generation of Numba: one takes its integer, the other its value."""
+
+    @property
+    def value(self) -> int:
+        return int(self)
 
 
 class MemoryManager(HostOnlyCUDAMemoryManager):
@@ -38,13 +54,13 @@ class MemoryManager(HostOnlyCUDAMemoryManager):
         memory = self._runtime()
         address = memory.allocate(size, _LEGACY)
         # The work that it comes after is on the legacy stream.
-        cuda.driver.driver.cuStreamSynchronize(_LEGACY)
+        _call("cuStreamSynchronize", ctypes.c_void_p(_LEGACY))
 
         def free() -> None:
-            cuda.driver.driver.cuCtxSynchronize()
+            _call("cuCtxSynchronize")
             memory.free(address)
 
-        return MemoryPointer(self.context, ctypes.c_uint64(address), size, finalizer=free)
+        return MemoryPointer(self.context, _Address(address), size, finalizer=free)
 
     def get_memory_info(self) -> MemoryInfo:
         """Returns what is left of the limit, and the limit; without one, the memory of the device."""
@@ -52,7 +68,7 @@ class MemoryManager(HostOnlyCUDAMemoryManager):
         if usage.limit is not None and usage.remaining is not None:
             return MemoryInfo(free=usage.remaining, total=usage.limit)
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        cuda.driver.driver.cuMemGetInfo(ctypes.byref(free), ctypes.byref(total))
+        _call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return MemoryInfo(free=free.value, total=total.value)
 
     def get_ipc_handle(self, memory: MemoryPointer) -> object:

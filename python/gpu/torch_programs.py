@@ -117,7 +117,6 @@ def out_of_memory() -> dict[str, object]:
 def pairs() -> dict[str, object]:
     """Times an allocation and a free, by size, in nanoseconds."""
     result: dict[str, object] = {}
-    storage = torch.cuda.caching_allocator_alloc if False else None
     for bytes_ in (512, 64 << 10, 1 << 20, 32 << 20):
         empty = torch.empty
         for _ in range(2000):
@@ -129,7 +128,6 @@ def pairs() -> dict[str, object]:
                 empty(bytes_, dtype=torch.uint8, device="cuda")
             best.append((time.perf_counter_ns() - start) / 5000)
         result[str(bytes_)] = sorted(best)[3]
-    del storage
     return {"empty_ns": result}
 
 

@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
+#include <exception>
 #include <mutex>
 #include <new>
 #include <stdexcept>
@@ -71,27 +71,24 @@ struct SourceLocation {
   uint32_t line;
 };
 
-// Throws c10::OutOfMemoryError, if its symbols are found. The exception object is made by the constructor of c10::Error in
-// memory of more bytes than it has, and gets the type of the subclass, which adds no member.
+// Throws c10::OutOfMemoryError, if the symbols of its base are found. The object is a c10::Error, made by its constructor in
+// memory of more bytes than it has; the subclass adds no member. What a handler compares is the name of the type, and this
+// type has that of PyTorch, with PyTorch's own base: the library exports no other.
 void throw_out_of_memory_of_torch(const std::string& message) {
   constexpr size_t kMoreThanEnough = 1024;
   using Constructor = void (*)(void*, SourceLocation, std::string);
-  using Destructor = void (*)(void*);
   // Python loads PyTorch's libraries for itself only, so its symbols are found through the library, which is loaded.
   void* const c10 = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
-  const auto find = [c10](const char* name) { return dlsym(c10 == nullptr ? RTLD_DEFAULT : c10, name); };
+  if (c10 == nullptr) return;
   const auto construct = reinterpret_cast<Constructor>(
-      find("_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"));
-  const auto type = static_cast<std::type_info*>(find("_ZTIN3c1016OutOfMemoryErrorE"));
-  const auto table = static_cast<void**>(find("_ZTVN3c1016OutOfMemoryErrorE"));
-  auto destroy = reinterpret_cast<Destructor>(find("_ZN3c1016OutOfMemoryErrorD1Ev"));
-  if (destroy == nullptr) destroy = reinterpret_cast<Destructor>(find("_ZN3c105ErrorD1Ev"));
-  if (construct == nullptr || type == nullptr || table == nullptr || destroy == nullptr) return;
+      dlsym(c10, "_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"));
+  const auto base = static_cast<const abi::__class_type_info*>(dlsym(c10, "_ZTIN3c105ErrorE"));
+  if (construct == nullptr || base == nullptr) return;
+  static auto* const type = new abi::__si_class_type_info("N3c1016OutOfMemoryErrorE", base);
   void* exception = abi::__cxa_allocate_exception(kMoreThanEnough);
   construct(exception, SourceLocation{"allocate", "dmr", 0}, message);
-  // The functions of a class come after two words in its table.
-  *static_cast<void***>(exception) = table + 2;
-  abi::__cxa_throw(exception, type, destroy);
+  // The base of c10::Error, at its first byte, has a virtual destructor.
+  abi::__cxa_throw(exception, type, [](void* thrown) { static_cast<std::exception*>(thrown)->~exception(); });
 }
 
 [[noreturn]] void throw_error(dmr_status status, ptrdiff_t bytes, int device) {

@@ -36,7 +36,7 @@ fn build(target: &Path) -> Result<PathBuf, Failure> {
     compile
         .args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"])
         // The library is beside it in the package.
-        .arg("-Wl,-rpath,$ORIGIN")
+        .args(["-Wl,-rpath,$ORIGIN", "-Wl,-soname,libdmr_torch.so"])
         .arg("-I")
         .arg(root.join("crates/memory/dmr-capi/include"))
         .arg(root.join("python/shim/torch.cpp"))
