@@ -188,9 +188,8 @@ impl Graph {
             *last = Some(DriverEvent::new(device)?);
         }
         // SAFETY: the stream is alive while there is a guard, and the graph is locked.
-        stream
-            .call(|on| unsafe { executable.launch(on) })
-            .map_err(|error| device.driver_error("cuGraphLaunch", error))?;
+        let launch = |on| unsafe { executable.launch(on) };
+        stream.call(launch).map_err(|error| device.driver_error("cuGraphLaunch", error))?;
         if let Some(last) = last
             && stream.record_event(last).is_err()
         {
