@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from typing import Any
 
 import cupy
 
@@ -25,7 +26,7 @@ from ._runtime import runtime
 __all__ = ["record_use", "use"]
 
 _PER_THREAD = 2
-_allocator: object | None = None
+_allocator: Any = None
 
 
 # The streams of CuPy that a runtime has seen: by device and handle.

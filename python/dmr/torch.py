@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from typing import Iterator
+from typing import Callable, Iterator
 
 import torch
 
 from ._library import TORCH_SHIM, Error
 from ._runtime import Runtime, runtime
 
-__all__ = ["mem_pool", "use", "use_as_allocator", "using"]
+__all__ = ["mem_pool", "on_out_of_memory", "use", "use_as_allocator", "using"]
+
+_MakeRoom = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_size_t)
 
 _shim: ctypes.CDLL | None = None
 # PyTorch calls these as long as the process runs.
@@ -94,6 +96,29 @@ def use(device: torch.device | int | str | None = None) -> torch.cuda.MemPool:
         torch._C._cuda_beginAllocateToPool(index, pool.id)
         known = _in_use[index] = pool
     return known  # type: ignore[return-value]
+
+
+def on_out_of_memory(make_room: Callable[[int, int], bool] | None) -> None:
+    """Sets what makes room where an allocation is refused, after :func:`use_as_allocator`: it gets the
+    device and the bytes, drops or moves tensors, and returns whether the allocation is to be tried
+    again, eight times at most. What it allocates itself is refused as before. ``None`` for nothing.
+
+    With :func:`use`, PyTorch frees what it has cached instead: it allocates a segment under a lock,
+    where no Python may run."""
+    assert _shim is not None, "call use_as_allocator first"
+    _shim.dmr_torch_set_make_room.argtypes = [ctypes.c_void_p]
+    _shim.dmr_torch_set_make_room.restype = None
+    if make_room is None:
+        _shim.dmr_torch_set_make_room(None)
+        return
+    given = make_room
+
+    def called(device: int, bytes: int) -> int:
+        return int(bool(given(device, bytes)))
+
+    function = _MakeRoom(called)
+    _kept.append(function)
+    _shim.dmr_torch_set_make_room(ctypes.cast(function, ctypes.c_void_p))
 
 
 def use_as_allocator(devices: list[int] | None = None) -> None:

@@ -28,6 +28,13 @@ constexpr int kMaxDevices = 64;
 // By CUDA ordinal. Set by the Python package, once for each device.
 std::atomic<dmr_runtime*> runtimes[kMaxDevices];
 
+// Makes room, if it can: called where an allocation of this number of bytes is refused. Not 0: try again.
+using MakeRoom = int (*)(int device, size_t bytes);
+std::atomic<MakeRoom> make_room{nullptr};
+
+// The most times that one allocation asks for room.
+constexpr int kAttempts = 8;
+
 // A free that was refused, because its stream captures a graph, for example.
 struct RefusedFree {
   int device;
@@ -91,10 +98,14 @@ void throw_out_of_memory_of_torch(const std::string& message) {
   abi::__cxa_throw(exception, type, [](void* thrown) { static_cast<std::exception*>(thrown)->~exception(); });
 }
 
+bool is_full(dmr_status status) {
+  return status == DMR_STATUS_OUT_OF_MEMORY || status == DMR_STATUS_OUT_OF_BUDGET;
+}
+
 [[noreturn]] void throw_error(dmr_status status, ptrdiff_t bytes, int device) {
   const std::string message =
       "dmr: cannot allocate " + std::to_string(bytes) + " bytes on device " + std::to_string(device) + ": " + last_error();
-  if (status == DMR_STATUS_OUT_OF_MEMORY || status == DMR_STATUS_OUT_OF_BUDGET) throw_out_of_memory_of_torch(message);
+  if (is_full(status)) throw_out_of_memory_of_torch(message);
   throw std::runtime_error(message);
 }
 
@@ -143,9 +154,30 @@ dmr_status allocate(ptrdiff_t bytes, int device, void* stream, void** memory) {
   return status;
 }
 
+// Allocates, and asks for room where there is none. What makes room may allocate, and is not asked again by that.
+dmr_status allocate_with_room(ptrdiff_t bytes, int device, void* stream, void** memory) {
+  thread_local bool is_asking = false;
+  dmr_status status = allocate(bytes, device, stream, memory);
+  const MakeRoom make = make_room.load(std::memory_order_acquire);
+  for (int attempt = 0; attempt < kAttempts && is_full(status) && make != nullptr && !is_asking; ++attempt) {
+    is_asking = true;
+    const int again = make(device, static_cast<size_t>(bytes));
+    is_asking = false;
+    if (again == 0) break;
+    // What was freed may still be used by the device.
+    dmr_runtime_reap(runtime_of(device), 1, nullptr);
+    status = allocate(bytes, device, stream, memory);
+  }
+  return status;
+}
+
 }  // namespace
 
 extern "C" {
+
+// Sets what makes room for dmr_torch_allocate; null for nothing. Segments ask for none: PyTorch holds a lock there, and frees
+// what it has cached itself.
+void dmr_torch_set_make_room(MakeRoom make) { make_room.store(make, std::memory_order_release); }
 
 // Sets the runtime of a device: the handle that dmr_runtime_create has written. Returns 0, or 1 for a device that PyTorch
 // cannot have.
@@ -158,7 +190,7 @@ int dmr_torch_set_runtime(int device, void* runtime) {
 // Allocates for a torch.cuda.memory.CUDAPluggableAllocator. Throws if there is no memory.
 void* dmr_torch_allocate(ptrdiff_t bytes, int device, void* stream) {
   void* memory = nullptr;
-  const dmr_status status = allocate(bytes, device, stream, &memory);
+  const dmr_status status = allocate_with_room(bytes, device, stream, &memory);
   if (status != DMR_STATUS_OK) throw_error(status, bytes, device);
   return memory;
 }
@@ -168,8 +200,7 @@ void* dmr_torch_allocate(ptrdiff_t bytes, int device, void* stream) {
 void* dmr_torch_allocate_segment(ptrdiff_t bytes, int device, void* stream) {
   void* memory = nullptr;
   const dmr_status status = allocate(bytes, device, stream, &memory);
-  const bool is_full = status == DMR_STATUS_OUT_OF_MEMORY || status == DMR_STATUS_OUT_OF_BUDGET;
-  if (status != DMR_STATUS_OK && !is_full) throw_error(status, bytes, device);
+  if (status != DMR_STATUS_OK && !is_full(status)) throw_error(status, bytes, device);
   return status == DMR_STATUS_OK ? memory : nullptr;
 }
 

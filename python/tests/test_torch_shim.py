@@ -71,6 +71,28 @@ class ShimTest(unittest.TestCase):
             _shim.dmr_torch_free(_shim.dmr_torch_allocate(KIB, 0, stream), KIB, 0, stream)
             self.assertEqual(runtime.usage().live, 0)
 
+    def test_a_callback_makes_room(self) -> None:
+        with dmr.Runtime(limit=4 * MIB, backend="direct-tracked") as runtime:
+            _shim.dmr_torch_set_runtime(0, runtime.handle)
+            kept = [_shim.dmr_torch_allocate(MIB, 0, None) for _ in range(4)]
+            asked = []
+
+            def make_room(device: int, bytes: int) -> int:
+                asked.append((device, bytes))
+                _shim.dmr_torch_free(kept.pop(), MIB, 0, None)
+                return 1
+
+            function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_size_t)(make_room)
+            _shim.dmr_torch_set_make_room(function)
+            try:
+                large = _shim.dmr_torch_allocate(2 * MIB, 0, None)
+            finally:
+                _shim.dmr_torch_set_make_room(None)
+            self.assertEqual(asked, [(0, 2 * MIB)] * 2)
+            for memory in [large, *kept]:
+                _shim.dmr_torch_free(memory, MIB, 0, None)
+            self.assertEqual(runtime.usage().live, 0)
+
     def test_the_work_of_a_recorded_stream_is_waited_for(self) -> None:
         side_stream(records=True)
 
