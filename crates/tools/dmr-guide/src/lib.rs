@@ -34,6 +34,7 @@ pages! {
     Benchmarks: "../../../../docs/src/guide/benchmarks.md",
     Clients: "../../../../docs/src/guide/clients.md",
     CInterface: "../../../../docs/src/guide/c-interface.md",
+    Python: "../../../../docs/src/guide/python.md",
     ComingFrom: "../../../../docs/src/guide/coming-from.md",
     CompileErrors: "../../../../docs/src/guide/compile-errors.md",
     Cudarc: "../../../../docs/src/guide/cudarc.md",
