@@ -8,7 +8,6 @@ use std::ffi::c_void;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUstreamCaptureStatus};
@@ -291,19 +290,14 @@ impl<'p> StreamGuard<'p> {
         self.call_again(|on| unsafe { result::event::record(event.handle(), on) }, error)
     }
 
-    /// Records an event that covers all work submitted to the stream so far, unless it is done or
-    /// the device has had one stream only. Other streams can wait for that work while this one
-    /// captures a graph then.
+    /// Records an event that covers all work submitted to the stream so far, unless it is done.
+    /// Other streams can wait for that work while this one captures a graph then.
     ///
     /// # Errors
     ///
     /// [`StreamCapturing`](ResourceError::StreamCapturing); [`Driver`](ResourceError::Driver).
     pub fn record_submitted(&self) -> ResourceResult<()> {
-        let progress = self.pool.progress();
-        match progress.several.load(Ordering::SeqCst) {
-            true => progress.event_on(self).map(drop),
-            false => Ok(()),
-        }
+        self.pool.progress().event_on(self).map(drop)
     }
 
     /// Makes the stream wait for an event of its device.

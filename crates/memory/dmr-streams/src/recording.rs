@@ -278,9 +278,14 @@ impl Progress {
     /// before a second stream is leased.
     pub(crate) fn announce_second_stream(&self, pool: &StreamPool) -> ResourceResult<()> {
         self.several.store(true, Ordering::SeqCst);
-        if !self.is_announced.load(Ordering::Acquire) {
-            self.event_now(pool, 0)?;
-            self.is_announced.store(true, Ordering::Release);
+        if self.is_announced.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        match self.event_now(pool, 0) {
+            Ok(_) => self.is_announced.store(true, Ordering::Release),
+            // Another thread has recorded one meanwhile, before its capture.
+            Err(_) if self.is_announced.load(Ordering::Acquire) => {}
+            Err(error) => return Err(error),
         }
         Ok(())
     }
