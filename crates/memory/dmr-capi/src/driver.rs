@@ -10,11 +10,13 @@ use dmr::dmr_streams::library;
 
 type GetCurrent = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
 type SetCurrent = unsafe extern "C" fn(*mut c_void) -> c_int;
+type IsCapturing = unsafe extern "C" fn(CUstream, *mut c_int) -> c_int;
 type GetId = unsafe extern "C" fn(CUstream, *mut c_ulonglong) -> c_int;
 
 struct Functions {
     get_current: GetCurrent,
     set_current: SetCurrent,
+    is_capturing: IsCapturing,
     get_id: Option<GetId>,
 }
 
@@ -30,6 +32,7 @@ impl Functions {
             Self {
                 get_current: library::optional("cuCtxGetCurrent")?,
                 set_current: library::optional("cuCtxSetCurrent")?,
+                is_capturing: library::optional("cuStreamIsCapturing")?,
                 get_id: library::optional("cuStreamGetId"),
             }
         };
@@ -77,15 +80,24 @@ fn current() -> Option<*mut c_void> {
 }
 
 /// Returns the number of a stream, which no other stream of the process gets; `None` if the driver
-/// returns none.
+/// returns none, and while the stream captures a graph: the question would end the capture.
 ///
 /// # Safety
 ///
 /// The handle is of a stream that was not destroyed.
 pub(crate) unsafe fn id_of_stream(stream: CUstream) -> Option<u64> {
-    let get_id = Functions::get()?.get_id?;
-    let mut id = 0;
+    /// `CU_STREAM_CAPTURE_STATUS_NONE`.
+    const NONE: c_int = 0;
+    let functions = Functions::get()?;
+    let get_id = functions.get_id?;
+    let mut status = NONE;
     // SAFETY: the caller's obligation; the driver writes one number.
+    let looked = unsafe { (functions.is_capturing)(stream, &mut status) };
+    if looked != 0 || status != NONE {
+        return None;
+    }
+    let mut id = 0;
+    // SAFETY: as above.
     match unsafe { get_id(stream, &mut id) } {
         0 => Some(id),
         _ => None,

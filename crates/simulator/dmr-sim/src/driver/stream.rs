@@ -184,9 +184,11 @@ pub(super) unsafe extern "C" fn cuStreamGetDevice(stream: Handle, device: *mut C
     })
 }
 
+/// Ends the capture of a stream that captures (as observed on an H100).
 pub(super) unsafe extern "C" fn cuStreamGetId(stream: Handle, id: *mut c_ulonglong) -> Code {
     driver_call("cuStreamGetId", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
+        session.refuse_if_capturing(index)?;
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(id, session.stream_handle(index)) }
     })
