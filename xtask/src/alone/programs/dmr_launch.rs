@@ -8,7 +8,7 @@ use dmr_core::{AllocTag, DeviceMemoryResource};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_launch::LaunchRecorder;
 use dmr_sim::Universe;
-use dmr_streams::{Device, DeviceContext, StreamPool, StreamPoolConfig, Tracked};
+use dmr_streams::{Device, DeviceContext, StreamGuard, StreamPool, StreamPoolConfig, Tracked};
 
 struct Context {
     resource: Arc<dyn DeviceMemoryResource>,
@@ -39,7 +39,7 @@ fn main() {
     let mut launch = LaunchRecorder::new_strict(&stream);
     let target = launch.write(&mut block).device_ptr();
     // SAFETY: the block has 1000 bytes, and its use is declared.
-    let work = |stream: &Arc<cudarc::driver::CudaStream>| unsafe {
+    let work = |stream: &StreamGuard<'_>| unsafe {
         result::memset_d8_async(target, 1, 1000, stream.cu_stream())
     };
     launch.launch(&context, work).unwrap();
