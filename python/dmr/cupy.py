@@ -46,9 +46,14 @@ def _keep(device: int, stream: cupy.cuda.Stream) -> None:
     with _streams_lock:
         if len(_streams) >= _MANY:
             for of, handle in list(_streams):
-                if sys.getrefcount(_streams[of, handle]) <= _UNUSED:
+                if sys.getrefcount(_streams[of, handle]) > _UNUSED:
+                    continue
+                try:
                     runtime(of).retire_stream(handle)
-                    del _streams[of, handle]
+                except Error:
+                    # It captures, or a call uses it: it stays.
+                    continue
+                del _streams[of, handle]
         _streams[key] = stream
 
 
@@ -79,8 +84,12 @@ _refused: list[tuple[int, int]] = []
 
 
 def _free(address: int, device: int) -> None:
-    while _refused:
-        of, earlier = _refused.pop()
+    while True:
+        try:
+            of, earlier = _refused.pop()
+        except IndexError:
+            # None is left, also if another thread has taken the last one.
+            break
         try:
             runtime(of).free(earlier)
         except StreamCapturing:

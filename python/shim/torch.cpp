@@ -6,6 +6,7 @@
 
 #include <cxxabi.h>
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <cstddef>
@@ -34,6 +35,9 @@ std::atomic<MakeRoom> make_room{nullptr};
 
 // The most times that one allocation asks for room.
 constexpr int kAttempts = 8;
+
+// Set in a forked child, where a thread of the parent may have held the lock, and no memory is freed.
+std::atomic<bool> is_forked{false};
 
 // A free that was refused, because its stream captures a graph, for example.
 struct RefusedFree {
@@ -115,8 +119,10 @@ bool free_block(dmr_runtime* runtime, dmr_address address, std::vector<void*>& s
   while (!streams.empty()) {
     const dmr_status recorded =
         dmr_record_use(runtime, address, streams.back(), DMR_ACCESS_READ | DMR_ACCESS_WRITE);
-    // A lost device and a forked child run nothing any more, and a backend without records frees after all work.
-    const bool is_over = recorded == DMR_STATUS_DEVICE_LOST || recorded == DMR_STATUS_UNSUPPORTED;
+    // A lost device runs nothing any more, a backend without records frees after all work, and memory that is not the
+    // runtime's has nothing to record.
+    const bool is_over = recorded == DMR_STATUS_DEVICE_LOST || recorded == DMR_STATUS_UNSUPPORTED ||
+                         recorded == DMR_STATUS_UNKNOWN_ADDRESS;
     if (recorded != DMR_STATUS_OK && !is_over) return false;
     streams.pop_back();
   }
@@ -127,7 +133,7 @@ bool free_block(dmr_runtime* runtime, dmr_address address, std::vector<void*>& s
 // Frees once more what was refused.
 void free_refused() {
   Shared& all = shared();
-  if (all.waiting.load(std::memory_order_relaxed) == 0) return;
+  if (all.waiting.load(std::memory_order_relaxed) == 0 || is_forked.load(std::memory_order_relaxed)) return;
   std::vector<RefusedFree> refused;
   {
     const std::lock_guard<std::mutex> lock(all.mutex);
@@ -183,6 +189,8 @@ void dmr_torch_set_make_room(MakeRoom make) { make_room.store(make, std::memory_
 // cannot have.
 int dmr_torch_set_runtime(int device, void* runtime) {
   if (device < 0 || device >= kMaxDevices) return 1;
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { is_forked.store(true, std::memory_order_relaxed); });
+  (void)registered;
   runtimes[device].store(static_cast<dmr_runtime*>(runtime), std::memory_order_release);
   return 0;
 }
@@ -208,7 +216,7 @@ void* dmr_torch_allocate_segment(ptrdiff_t bytes, int device, void* stream) {
 // refused, because a stream captures, is freed by a later call.
 void dmr_torch_free(void* memory, size_t, int device, void*) {
   dmr_runtime* runtime = runtime_of(device);
-  if (runtime == nullptr || memory == nullptr) return;
+  if (runtime == nullptr || memory == nullptr || is_forked.load(std::memory_order_relaxed)) return;
   Shared& all = shared();
   const auto address = static_cast<dmr_address>(reinterpret_cast<uintptr_t>(memory));
   std::vector<void*> streams;
@@ -230,7 +238,7 @@ void dmr_torch_free(void* memory, size_t, int device, void*) {
 
 // Tensor.record_stream: the memory is not used again before the work that the stream has when the block is freed.
 void dmr_torch_record_stream(void* memory, void* stream) {
-  if (memory == nullptr) return;
+  if (memory == nullptr || is_forked.load(std::memory_order_relaxed)) return;
   Shared& all = shared();
   const std::lock_guard<std::mutex> lock(all.mutex);
   std::vector<void*>& streams = all.streams[static_cast<dmr_address>(reinterpret_cast<uintptr_t>(memory))];

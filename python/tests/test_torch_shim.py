@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import unittest
 
 import driver
@@ -69,6 +70,22 @@ class ShimTest(unittest.TestCase):
             self.assertEqual(runtime.usage().live, KIB)
             driver.end_capture(stream)
             _shim.dmr_torch_free(_shim.dmr_torch_allocate(KIB, 0, stream), KIB, 0, stream)
+            self.assertEqual(runtime.usage().live, 0)
+
+    def test_a_forked_child_frees_nothing(self) -> None:
+        with dmr.Runtime() as runtime:
+            _shim.dmr_torch_set_runtime(0, runtime.handle)
+            stream = driver.stream()
+            memory = _shim.dmr_torch_allocate(KIB, 0, stream)
+            _shim.dmr_torch_record_stream(memory, stream)
+            child = os.fork()
+            if child == 0:
+                _shim.dmr_torch_record_stream(memory, None)
+                _shim.dmr_torch_free(memory, KIB, 0, stream)
+                os._exit(0)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+            self.assertEqual(runtime.usage().live, KIB)
+            _shim.dmr_torch_free(memory, KIB, 0, stream)
             self.assertEqual(runtime.usage().live, 0)
 
     def test_a_callback_makes_room(self) -> None:

@@ -36,7 +36,7 @@ impl Declaration {
         let uses = uses.map(|uses| {
             uses.into_iter().map(DeclaredUse::of).collect::<SmallVec<[DeclaredUse; 8]>>()
         });
-        let stream = stream.map_or(ALL_STREAMS, |stream| stream.stream().cu_stream());
+        let stream = stream.map_or(ALL_STREAMS, |stream| stream.cudarc_stream().cu_stream());
         let id = driver.begin_declaration(stream, uses.as_deref());
         Some(Self { driver: Arc::clone(driver), id })
     }

@@ -181,8 +181,7 @@ impl<'p> StreamGuard<'p> {
         Ok(submit(self.cudarc_stream().cu_stream().cast()))
     }
 
-    /// Begins to launch a kernel on the stream. As all other functions of this guard but
-    /// [`stream`](Self::stream), does not lend the stream.
+    /// Begins to launch a kernel on the stream. Does not lend it: cudarc's builder shows no stream.
     #[inline]
     pub fn launch_builder<'a>(&'a self, kernel: &'a CudaFunction) -> LaunchArgs<'a> {
         self.cudarc_stream().launch_builder(kernel)
@@ -190,7 +189,7 @@ impl<'p> StreamGuard<'p> {
 
     /// Returns cudarc's stream, for the library's own calls.
     #[inline]
-    fn cudarc_stream(&self) -> &Arc<CudaStream> {
+    pub(crate) fn cudarc_stream(&self) -> &Arc<CudaStream> {
         // SAFETY: the slot had a stream when this guard was made. The pool keeps its own, and a
         // call or a retirement holds an adopted one as long as the guard lives.
         &unsafe { self.slot.entered() }.stream

@@ -44,6 +44,9 @@ impl Stage {
         let mut launch = LaunchRecorder::new_strict(&self.stream);
         launch.read(&x);
         launch.launch(&self.gpu, |_| Ok::<_, DriverError>(())).unwrap();
+        let mut prepared = LaunchRecorder::new_strict(&self.stream);
+        prepared.read(&x);
+        prepared.prepare(&self.gpu).unwrap().finish().unwrap();
         drop(x);
         self.gpu.streams().synchronize(self.stream.id()).unwrap();
     }
