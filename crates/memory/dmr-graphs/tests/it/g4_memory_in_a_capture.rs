@@ -1,15 +1,14 @@
 //! G4: memory that is allocated in a capture has the same address in each replay, is used again
 //! inside where the order allows it, and is no other memory's meanwhile.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use dmr_core::{AllocTag, ResourceError};
-use dmr_graphs::{Capture, CaptureError, CaptureOptions, Fork, Graph, GraphMemory, GraphPool};
-use dmr_streams::{StreamLease, StreamPool, StreamPoolConfig};
+use dmr_graphs::{Capture, CaptureError, CaptureOptions, Graph, GraphMemory, GraphPool};
+use dmr_streams::{StreamPool, StreamPoolConfig};
 use dmr_testkit::Rig;
 
-use crate::scene::{BYTES, Context, Scene, alone, capture, copy_bytes, fill_bytes};
+use crate::scene::{BYTES, Context, Scene, capture, copy_bytes, fill_bytes};
 
 const TAG: AllocTag = AllocTag::new("decode");
 
@@ -181,89 +180,4 @@ fn a_pool_of_other_streams_is_refused_before_the_capture_begins() {
     };
     drop((refused, other));
     scene.assert_clean();
-}
-
-/// Work that is captured on one stream, and the memory that it may read.
-#[derive(Default)]
-struct Lane<'c> {
-    fork: Option<Fork<'c>>,
-    visible: Vec<u64>,
-}
-
-/// Forks, joins, allocates and frees at random. Memory is written once, when it is allocated, and
-/// read by work that comes after that.
-fn random_graph(ctx: &Context, streams: &[StreamLease], pool: &GraphPool, seed: u64) -> Graph {
-    let mut random = fastrand::Rng::with_seed(seed);
-    let options = CaptureOptions::new().with_pool(pool);
-    let work = |capture: &mut Capture<'_>| {
-        let mut memory = HashMap::<u64, GraphMemory<'_>>::new();
-        let mut lanes = vec![Lane::default()];
-        for number in 0..80 {
-            let at = random.usize(..lanes.len());
-            match random.u32(..10) {
-                0 if lanes.len() < streams.len() => {
-                    let fork = capture.fork(&streams[lanes.len()])?;
-                    let visible = lanes[0].visible.clone();
-                    lanes.push(Lane { fork: Some(fork), visible });
-                }
-                1 if lanes.len() > 1 => {
-                    let Lane { fork: Some(fork), visible } = lanes.pop().unwrap() else { continue };
-                    capture.join(fork)?;
-                    lanes[0].visible.extend(visible);
-                }
-                2..=4 if !memory.is_empty() => {
-                    let mut numbers: Vec<_> = memory.keys().copied().collect();
-                    numbers.sort_unstable();
-                    capture.free(memory.remove(&numbers[random.usize(..numbers.len())]).unwrap());
-                }
-                _ => {
-                    let fork = lanes[at].fork.as_ref();
-                    let stream = Arc::clone(fork.map_or(capture.stream(), Fork::stream));
-                    let new = match fork {
-                        Some(fork) => capture.allocate_on(fork, BYTES)?,
-                        None => capture.allocate(BYTES)?,
-                    };
-                    lanes[at].visible.retain(|number| memory.contains_key(number));
-                    match random.choice(&lanes[at].visible) {
-                        Some(from) => {
-                            copy_bytes(&stream, memory[from].device_ptr(), new.device_ptr())
-                        }
-                        None => fill_bytes(&stream, new.device_ptr(), 1),
-                    }
-                    .unwrap();
-                    memory.insert(number, new);
-                    lanes[at].visible.push(number);
-                }
-            }
-        }
-        Ok::<_, ResourceError>(())
-    };
-    // SAFETY: the work uses memory of the capture.
-    unsafe { Graph::capture(ctx, &streams[0], options, work) }.unwrap()
-}
-
-#[test]
-fn random_captures_have_no_race() {
-    let seeds = std::env::var("DMR_GRAPHS").map_or(100, |seeds| seeds.parse().unwrap());
-    let _alone = alone();
-    for seed in 0..seeds {
-        let rig = Rig::new();
-        let ctx = Context::new(&rig);
-        let streams: Vec<_> = (0..4).map(|_| rig.stream()).collect();
-        let pool = GraphPool::new(&ctx, TAG);
-        let graphs = [0, 1].map(|nth| random_graph(&ctx, &streams, &pool, 2 * seed + nth));
-        let mut random = fastrand::Rng::with_seed(seed);
-        for _ in 0..4 {
-            let graph = &graphs[random.usize(..2)];
-            graph.launch(&streams[random.usize(..4)]).unwrap();
-        }
-        drop((graphs, pool));
-        ctx.resource.reap_pending().unwrap();
-        assert_eq!(ctx.resource.bytes_outstanding(), 0);
-        drop((streams, ctx));
-        if let Err(findings) = rig.verdict() {
-            panic!("seed {seed}: {findings}");
-        }
-        rig.assert_clean();
-    }
 }

@@ -264,7 +264,7 @@ impl<'p> Work<'p> {
         }
         let uses = self.uses.clone();
         let inputs: Vec<_> = uses.iter().map(|used| used.0).filter(|at| *at < read).collect();
-        let outputs = uses.iter().map(|used| used.0).filter(|at| *at >= read);
+        let outputs: Vec<_> = uses.iter().map(|used| used.0).filter(|at| *at >= read).collect();
         let mut memory = BTreeMap::<u64, Filled<'_>>::new();
         let mut lanes = vec![Lane::default()];
         for number in 0..self.random.u64(4..40) {
@@ -294,6 +294,10 @@ impl<'p> Work<'p> {
                     lane.visible.push(number);
                 }
             }
+        }
+        if outputs.is_empty() {
+            // The end joins what is left.
+            return Ok(());
         }
         while let Some(Lane { fork: Some(fork), visible }) =
             lanes.pop_if(|lane| lane.fork.is_some())
