@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use dmr::cudarc::driver::sys::CUstream;
-use dmr::dmr_streams::library;
+use dmr::dmr_streams::{Device, library};
 
 type GetCurrent = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
 type SetCurrent = unsafe extern "C" fn(*mut c_void) -> c_int;
@@ -41,7 +41,7 @@ impl Functions {
 }
 
 /// The context that is current on this thread: it is again when this is dropped. The library makes
-/// its device's context current where the driver needs that.
+/// its device's context current where the driver needs that, and no other.
 #[must_use = "the context is current again when this is dropped"]
 pub(crate) struct CurrentContext {
     /// `None` if the driver did not say.
@@ -51,6 +51,13 @@ pub(crate) struct CurrentContext {
 impl CurrentContext {
     pub(crate) fn keep() -> Self {
         Self { before: current() }
+    }
+
+    /// Begins the part of the call in which no context but that of `device` is made current: if
+    /// that is current already, nothing has to be restored.
+    pub(crate) fn only_changed_by(&mut self, device: &Device) {
+        let own: *mut c_void = device.context().cu_ctx().cast();
+        self.before = self.before.filter(|before| *before != own);
     }
 }
 

@@ -42,8 +42,9 @@ pub(crate) fn call_on(
     call(|| {
         registry::refuse_fork()?;
         // Before the runtime, so dropped after it: the last call of a runtime drops its memory.
-        let _current = CurrentContext::keep();
+        let mut current = CurrentContext::keep();
         let runtime = registry::find(handle)?;
+        current.only_changed_by(runtime.gpu().device());
         body(&runtime)
     })
 }

@@ -48,6 +48,9 @@ pub struct SpillableHandle(());
 /// An address of device memory: the type of `CUdeviceptr`.
 pub type Address = std::ffi::c_ulonglong;
 
+/// Values by address or handle, neither of which a stranger chooses, so a fast hash is enough.
+type AddressMap<K, V> = dashmap::DashMap<K, V, rustc_hash::FxBuildHasher>;
+
 /// The version of this interface, which `dmr_version` returns. It changes when a function or a
 /// field changes its meaning; a new function, status or field does not change it.
 pub const DMR_VERSION: u32 = 1;

@@ -3,17 +3,17 @@
 //! A handle is a number that is never used again, so a handle of a destroyed runtime, or any other
 //! number, is an error and no access to freed memory.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use dmr::dmr_core::Process;
+use rustc_hash::FxHashMap;
 
 use crate::RuntimeHandle;
 use crate::runtime::Runtime;
 use crate::status::{Failure, Outcome, Status};
 
-type Runtimes = HashMap<usize, Arc<Runtime>>;
+type Runtimes = FxHashMap<usize, Arc<Runtime>>;
 
 static RUNTIMES: OnceLock<RwLock<Runtimes>> = OnceLock::new();
 

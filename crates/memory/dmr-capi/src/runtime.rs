@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use dashmap::DashMap;
 use dmr::dmr_core::error::DeallocateError;
 use dmr::dmr_core::{AllocTag, DeviceBlock, StreamId};
 use dmr::dmr_launch::LaunchRecorder;
@@ -13,7 +12,7 @@ use dmr::{DeviceRuntime, ShutdownError};
 use crate::spill::{self, Spillables};
 use crate::status::{Failure, Outcome, Status};
 use crate::streams::{Handle, Streams};
-use crate::{Address, SpillableHandle};
+use crate::{Address, AddressMap, SpillableHandle};
 
 /// The time that a call waits for other threads: that record a use of the same block, or that
 /// allocate while the runtime is closed.
@@ -26,7 +25,7 @@ pub(crate) struct Runtime {
     spillables: Spillables,
     /// The live blocks. A block is taken out before it is deallocated: as soon as it is, another
     /// thread may get its address. No entry is locked across a driver call.
-    blocks: DashMap<Address, Live>,
+    blocks: AddressMap<Address, Live>,
     /// Set while a thread closes the runtime: then nothing is allocated.
     is_closing: AtomicBool,
 }
@@ -63,7 +62,7 @@ impl Runtime {
             gpu,
             streams: Streams::default(),
             spillables: Spillables::default(),
-            blocks: DashMap::new(),
+            blocks: AddressMap::default(),
             is_closing: AtomicBool::new(false),
         }
     }
@@ -73,7 +72,7 @@ impl Runtime {
     }
 
     /// Returns the live blocks.
-    pub(crate) fn blocks(&self) -> &DashMap<Address, Live> {
+    pub(crate) fn blocks(&self) -> &AddressMap<Address, Live> {
         &self.blocks
     }
 
@@ -232,7 +231,7 @@ impl Drop for Runtime {
 
 /// A block that was taken out of the map to be freed. Dropping this puts it back.
 struct Taken<'r> {
-    blocks: &'r DashMap<Address, Live>,
+    blocks: &'r AddressMap<Address, Live>,
     live: Option<Live>,
 }
 

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use dashmap::DashMap;
 use dmr::DeviceRuntime;
 use dmr::dmr_buffer::DeviceBuffer;
 use dmr::dmr_buffer::failures::{DropFailure, take_drop_failures};
@@ -16,7 +15,7 @@ use dmr::dmr_streams::TrackedMemory;
 
 use crate::runtime::UseOf;
 use crate::status::{Failure, Outcome, Status};
-use crate::{Address, SpillableHandle};
+use crate::{Address, AddressMap, SpillableHandle};
 
 /// The step between two handles, as for runtimes.
 const STEP: usize = 16;
@@ -24,9 +23,9 @@ const STEP: usize = 16;
 /// The spillable buffers of a runtime.
 #[derive(Default)]
 pub(crate) struct Spillables {
-    by_handle: DashMap<usize, Arc<Buffer>>,
+    by_handle: AddressMap<usize, Arc<Buffer>>,
     /// The buffers that are pinned. No entry is locked across a driver call.
-    pinned: DashMap<Address, Arc<Buffer>>,
+    pinned: AddressMap<Address, Arc<Buffer>>,
     last: AtomicUsize,
 }
 

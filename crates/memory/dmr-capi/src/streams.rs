@@ -4,13 +4,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dashmap::DashMap;
 use dmr::cudarc::driver::sys::CUstream;
 use dmr::dmr_core::StreamId;
 use dmr::dmr_core::sync::lock;
 use dmr::dmr_streams::{StreamLease, StreamPool};
 
-use crate::driver;
+use crate::{AddressMap, driver};
 use crate::status::{Failure, Outcome, Status};
 
 /// `CU_STREAM_LEGACY`, which the null handle means as well.
@@ -72,7 +71,7 @@ impl std::fmt::Display for Handle {
 /// The adopted streams of a runtime.
 #[derive(Default)]
 pub(crate) struct Streams {
-    adopted: DashMap<Handle, Arc<Adopted>>,
+    adopted: AddressMap<Handle, Arc<Adopted>>,
     /// Held while a stream is adopted or retired, and by no other call: so two threads that use a
     /// new stream at once adopt it once.
     changing: Mutex<()>,

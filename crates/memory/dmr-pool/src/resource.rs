@@ -12,7 +12,7 @@ use dmr_core::{
     StreamId, StreamPoolId, Usage, UseTokens, UseTracking, VirtualMemory,
 };
 use dmr_streams::uses::{BlocksInUse, Dependencies, Released, UseTable};
-use dmr_streams::{BlockOwner, Device, OwnStream, StreamPool};
+use dmr_streams::{BlockOwner, Device, EnteredStream, HomeStream, StreamPool};
 
 use crate::PoolConfig;
 use crate::arena::{Arena, ChunkLocation, FreedChunk, Locked, Placement, Request, RetiredChunk};
@@ -222,10 +222,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        let request = self.request(bytes, capacity, tag);
         let stream = self.streams.enter(stream)?;
-        let home = stream.id();
         stream.refuse_capture()?;
+        if self.fast_path_max > 0
+            && let Some(home) = stream.entered()
+        {
+            return self.allocate_warm(bytes, home, tag);
+        }
+        let request = self.request(bytes, capacity, tag);
+        let home = stream.id();
         let Placement { chunk, slot } = self.acquire(home, request)?;
         let generation = Generation::next();
         // A chunk's slot is of the use table of these streams.
@@ -300,8 +305,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let home = block.alloc_stream();
         let bytes = block.bytes() as u64;
         block.require_part_depth(0)?;
-        if !looked {
-            self.refuse_free_on(home)?;
+        if !looked && self.free_on_guarded(block, home)? {
+            return Ok(BlockState::Freed);
         }
         let mut after = Dependencies::default();
         match self.uses().release(&self.owner, id, &mut after) {
@@ -325,14 +330,22 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 
     /// Refuses a forked child, in which another thread may hold a lock, and a home stream that
-    /// captures a graph.
-    #[inline(always)]
-    fn refuse_free_on(&self, home: StreamId) -> ResourceResult<()> {
+    /// captures a graph. Frees the block on the regular path, if it is on that, and returns whether
+    /// it did.
+    fn free_on_guarded(&self, block: &DeviceBlock, home: StreamId) -> ResourceResult<bool> {
         match self.streams.enter_home(home) {
-            Ok(home) => home.refuse_capture(),
+            Ok(HomeStream::Live(home)) => {
+                home.refuse_capture()?;
+                let is_regular = self.fast_path_max > 0;
+                let home = home.entered().filter(|_| is_regular);
+                Ok(home.is_some_and(|home| self.free_warm(block, home)))
+            }
             // A block of another pool is refused by its slot, and the memory of a lost device is
             // freed.
-            Err(ResourceError::StreamMisuse { .. } | ResourceError::DeviceLost { .. }) => Ok(()),
+            Ok(HomeStream::Retired)
+            | Err(ResourceError::StreamMisuse { .. } | ResourceError::DeviceLost { .. }) => {
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }
@@ -364,7 +377,7 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         if bytes.wrapping_sub(1) >= self.fast_path_max {
             return self.allocate_observed(bytes, stream, tag);
         }
-        match self.streams.enter_own(stream).filter(OwnStream::is_not_capturing) {
+        match self.streams.enter_own(stream).filter(EnteredStream::is_not_capturing) {
             Some(home) => self.allocate_warm(bytes, home, tag),
             None => self.allocate_chunk(bytes, bytes, stream, tag),
         }

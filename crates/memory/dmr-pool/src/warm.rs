@@ -8,7 +8,7 @@ use dmr_core::ledger::UseId;
 use dmr_core::{
     AllocTag, BlockSlot, DeviceBlock, DeviceMemoryResource, Generation, ResourceResult,
 };
-use dmr_streams::OwnStream;
+use dmr_streams::EnteredStream;
 use dmr_streams::uses::{Dependencies, FreeSlot, LockedBlock, ReleasedBlock};
 
 use crate::PoolResource;
@@ -17,12 +17,12 @@ use crate::arena::{ChunkLocation, FreedChunk, Locked, Placement, Request};
 use crate::heap::{AcquiredChunk, UNIT, WarmChunk};
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Allocates a block on a stream of the pool that was entered and captures no graph.
+    /// Allocates a block on a stream that was entered and captures no graph.
     #[inline(always)]
     pub(crate) fn allocate_warm(
         &self,
         bytes: usize,
-        home: OwnStream<'_>,
+        home: EnteredStream<'_>,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
         let request = self.request(bytes, bytes, tag);
@@ -58,7 +58,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         mut state: Locked<'_>,
         already: Option<AcquiredChunk>,
         request: Request,
-        home: OwnStream<'_>,
+        home: EnteredStream<'_>,
     ) -> ResourceResult<DeviceBlock> {
         let arena = state.arena;
         let chunk = match already {
@@ -73,10 +73,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Ok(self.block(chunk.address, request, home.id(), generation, slot))
     }
 
-    /// Frees a whole block on a stream of the pool that was entered and captures no graph, on the
+    /// Frees a whole block on a stream that was entered and captures no graph, on the
     /// regular path. Returns `false`, and does nothing, if the block is not on it.
     #[inline(always)]
-    pub(crate) fn free_warm(&self, block: &DeviceBlock, home: OwnStream<'_>) -> bool {
+    pub(crate) fn free_warm(&self, block: &DeviceBlock, home: EnteredStream<'_>) -> bool {
         let uses = self.uses();
         let Some(locked) = uses.try_lock(&self.owner, block.id()) else { return false };
         if !locked.is_unused() {
@@ -89,7 +89,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Frees the memory of a block that has left its slot and that no other stream uses: ready for
     /// the next block of its size, if it is of its home stream's arena.
     #[inline(always)]
-    fn keep_warm(&self, block: &DeviceBlock, home: OwnStream<'_>, released: ReleasedBlock) {
+    fn keep_warm(&self, block: &DeviceBlock, home: EnteredStream<'_>, released: ReleasedBlock) {
         let ReleasedBlock { slot, payload } = released;
         let Some(location) = ChunkLocation::from_payload(payload) else { return };
         if location.arena != home.slot() {
@@ -111,7 +111,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     fn free_used_block(
         &self,
         block: &DeviceBlock,
-        home: OwnStream<'_>,
+        home: EnteredStream<'_>,
         mut locked: LockedBlock<'_>,
     ) -> bool {
         let Ok(after) = locked.settle(&home) else { return false };
@@ -171,7 +171,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 #[inline(always)]
 fn warm_chunk(
     block: &DeviceBlock,
-    home: OwnStream<'_>,
+    home: EnteredStream<'_>,
     location: ChunkLocation,
     slot: FreeSlot,
 ) -> WarmChunk {

@@ -17,7 +17,7 @@ use dmr_core::{ResourceError, ResourceResult, StreamId};
 
 use crate::event::DriverEvent;
 use crate::holds::Holds;
-use crate::own_stream::{CaptureLook, capture_status_of};
+use crate::entered_stream::{CaptureLook, capture_status_of};
 use crate::relaxed::in_relaxed_mode;
 use crate::stream_entry::StreamEntry;
 use crate::{Device, StreamPool};
@@ -143,6 +143,11 @@ impl<'p> StreamGuard<'p> {
     #[inline]
     pub fn slot(&self) -> usize {
         self.id.slot()
+    }
+
+    #[inline]
+    pub(crate) fn entry(&self) -> &'p StreamEntry {
+        self.slot
     }
 
     /// Returns whether the stream is one of CUDA's default streams.

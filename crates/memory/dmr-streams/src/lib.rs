@@ -10,7 +10,7 @@
 //! | [`pool`] | [`StreamPool`], a fixed number of streams, named by ids |
 //! | [`attachments`] | [`Attachment`], what a crate above keeps for each stream pool |
 //! | [`guard`] | [`StreamGuard`], a stream during a call: checked once, and not retired until the call ends |
-//! | [`own_stream`] | [`OwnStream`], a stream of the pool during a call on the regular path |
+//! | [`entered_stream`] | [`EnteredStream`], a stream of the pool during a call on the regular path |
 //! | [`completed`] | [`Completed`], a future of the work of a stream |
 //! | [`event`] | [`DriverEvent`](event::DriverEvent), an event of the driver |
 //! | [`relaxed`] | [`RelaxedCapture`], for driver calls that a graph capture forbids |
@@ -52,7 +52,7 @@ pub mod memory;
 mod multi_stream;
 mod names;
 pub mod ops;
-pub mod own_stream;
+pub mod entered_stream;
 pub mod owner;
 pub mod peer;
 pub mod pool;
@@ -82,7 +82,7 @@ pub use launch::LaunchTokens;
 pub use lease::StreamLease;
 pub use memory::{KernelArg, MemoryOrigin, TrackedMemory, TypedMemory, TypedMemoryMut};
 pub use ops::PatternOps;
-pub use own_stream::OwnStream;
+pub use entered_stream::EnteredStream;
 pub use owner::BlockOwner;
 pub use pool::StreamPool;
 pub use relaxed::RelaxedCapture;

@@ -25,7 +25,7 @@ pub(crate) struct StreamEntry {
     /// The id of the pool's own stream that needs no lease; [`NO_ID`] before the stream was made,
     /// and in an entry for streams of other owners.
     permanent: AtomicU64,
-    /// The handle of the pool's own stream.
+    /// The handle of the stream.
     handle: AtomicUsize,
     stream: StreamCell,
     /// Code outside of the library has had the stream, and may have begun a capture on it.
@@ -214,9 +214,9 @@ impl StreamEntry {
         }
     }
 
-    /// Returns the handle of the pool's own stream, which was made.
+    /// Returns the handle of the stream of an entry that a call has entered.
     #[inline(always)]
-    pub(crate) fn own_handle(&self) -> CUstream {
+    pub(crate) fn handle(&self) -> CUstream {
         self.handle.load(Ordering::Relaxed) as CUstream
     }
 
@@ -281,6 +281,7 @@ impl StreamEntry {
         let Some(adopted) = self.adopted.as_ref().filter(|it| it.holds.is_retired()) else {
             return;
         };
+        self.handle.store(stream.cu_stream() as usize, Ordering::Relaxed);
         // SAFETY: no call has entered the entry, because it is retired, and no thread reads under
         // the lock.
         drop(unsafe { self.stream.replace(Some(PoolStream { stream, priority: 0 })) });

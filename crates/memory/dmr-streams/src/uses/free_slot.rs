@@ -19,7 +19,7 @@ use super::use_slot::{LockedSlot, UseSlot};
 use super::{Dependencies, UseTable};
 use crate::progress::Progress;
 use crate::sync::Ordering;
-use crate::{BlockOwner, HomeStream, OwnStream, StreamGuard};
+use crate::{BlockOwner, HomeStream, EnteredStream, StreamGuard};
 
 /// A use slot without a block, for the next block of the owner that reserved it, on any stream.
 /// Occupying it takes no lock: only the holder of this value reaches a slot without a block.
@@ -477,7 +477,7 @@ impl LockedBlock<'_> {
     /// its home stream, if there is one. Returns `Err` if there are more, or a window is open, or
     /// parts of the block were used.
     #[allow(clippy::result_unit_err, reason = "the call goes on with `UseTable::release`")]
-    pub fn settle(&mut self, home: &OwnStream<'_>) -> Result<Option<UseId>, ()> {
+    pub fn settle(&mut self, home: &EnteredStream<'_>) -> Result<Option<UseId>, ()> {
         if !self.slot.settle_last(|launch| self.launches.is_over(launch)) {
             return Err(());
         }
