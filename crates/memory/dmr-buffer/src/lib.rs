@@ -45,6 +45,7 @@
 #[macro_use]
 mod tracked_as;
 
+#[cfg(feature = "cudarc")]
 pub mod adopt;
 pub mod buffer;
 pub mod chunks;
@@ -61,6 +62,7 @@ pub mod view;
 
 pub use bytemuck::{self, Pod, Zeroable};
 
+#[cfg(feature = "cudarc")]
 pub use adopt::GiveAwayError;
 pub use buffer::DeviceBuffer;
 pub use chunks::{Chunks, ChunksMut};

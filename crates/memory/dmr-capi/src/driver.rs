@@ -5,13 +5,15 @@ use std::ffi::{c_int, c_ulonglong, c_void};
 use std::ptr;
 use std::sync::OnceLock;
 
-use dmr::cudarc::driver::sys::CUstream;
 use dmr::dmr_streams::{Device, library};
+
+/// A `CUstream`.
+pub(crate) type Stream = *mut c_void;
 
 type GetCurrent = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
 type SetCurrent = unsafe extern "C" fn(*mut c_void) -> c_int;
-type IsCapturing = unsafe extern "C" fn(CUstream, *mut c_int) -> c_int;
-type GetId = unsafe extern "C" fn(CUstream, *mut c_ulonglong) -> c_int;
+type IsCapturing = unsafe extern "C" fn(Stream, *mut c_int) -> c_int;
+type GetId = unsafe extern "C" fn(Stream, *mut c_ulonglong) -> c_int;
 
 struct Functions {
     get_current: GetCurrent,
@@ -56,8 +58,7 @@ impl CurrentContext {
     /// Begins the part of the call in which no context but that of `device` is made current: if
     /// that is current already, nothing has to be restored.
     pub(crate) fn only_changed_by(&mut self, device: &Device) {
-        let own: *mut c_void = device.context().cu_ctx().cast();
-        self.before = self.before.filter(|before| *before != own);
+        self.before = self.before.filter(|before| *before != device.handle());
     }
 }
 
@@ -92,7 +93,7 @@ fn current() -> Option<*mut c_void> {
 /// # Safety
 ///
 /// The handle is of a stream that was not destroyed.
-pub(crate) unsafe fn id_of_stream(stream: CUstream) -> Option<u64> {
+pub(crate) unsafe fn id_of_stream(stream: Stream) -> Option<u64> {
     /// `CU_STREAM_CAPTURE_STATUS_NONE`.
     const NONE: c_int = 0;
     let functions = Functions::get()?;

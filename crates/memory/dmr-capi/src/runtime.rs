@@ -288,3 +288,28 @@ fn unknown(address: Address) -> Failure {
     );
     Failure::new(Status::UnknownAddress, text)
 }
+
+#[cfg(test)]
+mod tests {
+    use dmr::dmr_streams::Device;
+    use dmr_sim::Universe;
+
+    use super::*;
+
+    /// A call of another thread may still have the runtime, whose streams the program destroys now.
+    #[test]
+    fn c5_a_closed_runtime_has_no_stream_of_the_program() {
+        let universe = Universe::new().unwrap();
+        let owner = Device::open(universe.ordinal(0)).unwrap();
+        let stream = owner.context().new_stream().unwrap();
+        let gpu = DeviceRuntime::builder(universe.ordinal(0)).build().unwrap();
+        let runtime = Runtime::new(gpu);
+        let handle = Handle::new(stream.cu_stream().cast());
+        runtime.allocate(1000, handle, AllocTag::UNTAGGED).unwrap();
+        let id = runtime.stream(handle).unwrap();
+        runtime.close().unwrap();
+        assert!(runtime.gpu.streams().enter(id).is_err(), "the stream was not retired");
+        drop(stream);
+        drop(runtime);
+    }
+}

@@ -4,13 +4,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dmr::cudarc::driver::sys::CUstream;
 use dmr::dmr_core::StreamId;
 use dmr::dmr_core::sync::lock;
 use dmr::dmr_streams::{StreamLease, StreamPool};
 
-use crate::{AddressMap, driver};
 use crate::status::{Failure, Outcome, Status};
+use crate::{AddressMap, driver};
 
 /// `CU_STREAM_LEGACY`, which the null handle means as well.
 const LEGACY: usize = 1;
@@ -41,10 +40,6 @@ impl Handle {
 
     fn is_legacy(self) -> bool {
         self.0 == 0
-    }
-
-    fn stream(self) -> CUstream {
-        self.raw().cast()
     }
 
     fn refuse_per_thread(self) -> Outcome<()> {
@@ -90,7 +85,7 @@ impl Adopted {
     fn is_other_stream(&self, handle: Handle) -> bool {
         // SAFETY: the handle is of a stream that was not destroyed, as each function that takes
         // one requires.
-        let now = || unsafe { driver::id_of_stream(handle.stream()) };
+        let now = || unsafe { driver::id_of_stream(handle.raw()) };
         self.number.is_some_and(|number| now().is_some_and(|now| now != number))
     }
 }
@@ -116,7 +111,7 @@ impl Streams {
                 let lease = unsafe { pool.adopt_raw(handle.raw(), ()) };
                 let lease = lease.map_err(|error| Failure::from(error).about(handle))?;
                 // SAFETY: as above.
-                Adopted { lease, number: unsafe { driver::id_of_stream(handle.stream()) } }
+                Adopted { lease, number: unsafe { driver::id_of_stream(handle.raw()) } }
             }
         };
         let id = adopted.lease.id();

@@ -4,9 +4,7 @@
 use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
 
-use cudarc::driver::CudaStream;
 use cudarc::driver::result;
 use cudarc::driver::sys::CUstreamCaptureMode;
 use dmr_core::{AllocTag, ResourceError, ResourceResult, StreamId};
@@ -138,15 +136,14 @@ struct ForkedLane<'c> {
 #[derive(Debug)]
 pub struct Fork<'c> {
     lane: usize,
-    stream: Arc<CudaStream>,
+    stream: StreamGuard<'c>,
     /// A lane of another capture would say nothing about this one.
     _of_the_capture: PhantomData<fn(&'c ()) -> &'c ()>,
 }
 
-impl Fork<'_> {
+impl<'c> Fork<'c> {
     /// Returns the stream to enqueue work on that runs beside that of the capture's stream.
-    #[must_use]
-    pub fn stream(&self) -> &Arc<CudaStream> {
+    pub fn stream(&self) -> &StreamGuard<'c> {
         &self.stream
     }
 }
@@ -163,7 +160,7 @@ impl<'c> Capture<'c> {
         // Other streams may need what was submitted, and no event can be recorded meanwhile.
         origin.record_submitted()?;
         // SAFETY: the stream is alive while there is a guard.
-        unsafe { result::stream::begin_capture(origin.stream().cu_stream(), mode.of_driver()) }
+        unsafe { result::stream::begin_capture(origin.handle().cast(), mode.of_driver()) }
             .map_err(|error| device.driver_error("cuStreamBeginCapture", error))?;
         Ok(Self {
             origin,
@@ -179,9 +176,8 @@ impl<'c> Capture<'c> {
     }
 
     /// Returns the stream to enqueue the work on.
-    #[must_use]
-    pub fn stream(&self) -> &Arc<CudaStream> {
-        self.origin.stream()
+    pub fn stream(&self) -> &'c StreamGuard<'c> {
+        self.origin
     }
 
     /// Records that the work reads this memory. The returned value goes into
@@ -241,17 +237,19 @@ impl<'c> Capture<'c> {
             guard.refuse_capture()?;
             guard.record_submitted()?;
         }
-        let event = DriverEvent::new(self.origin.device())?;
-        event.record_on_other(self.origin.stream())?;
+        // Lends it: calls of other threads look for the capture from here on.
+        let _ = guard.handle();
+        let stream = self.origin.pool().enter(guard.id())?;
+        let event = self.recorded_on(self.origin)?;
         let lane = self.order.fork();
-        let fork = Fork { lane, stream: Arc::clone(guard.stream()), _of_the_capture: PhantomData };
+        let fork = Fork { lane, stream, _of_the_capture: PhantomData };
         // From here on it is waited for, also if its wait fails.
         let forked = ForkedLane { guard, lane, is_joined: false };
         match joined {
             Some(at) => self.forks[at] = forked,
             None => self.forks.push(forked),
         }
-        if let Err(error) = event.make_other_wait(&fork.stream) {
+        if let Err(error) = fork.stream.wait_in_capture(&event) {
             if joined.is_some() {
                 // Nothing was captured on it since.
                 self.note_join(lane);
@@ -333,12 +331,21 @@ impl<'c> Capture<'c> {
         self.pool.record(&self.arena, &mut self.footprint);
     }
 
-    fn wait_for(&mut self, stream: &CudaStream) -> ResourceResult<()> {
-        let event = DriverEvent::new(self.origin.device())?;
-        event.record_on_other(stream)?;
-        event.make_other_wait(self.origin.stream())?;
+    /// Makes the capture's stream wait for what was captured on another one.
+    fn wait_for(&mut self, stream: &StreamGuard<'_>) -> ResourceResult<()> {
+        let event = self.recorded_on(stream)?;
+        self.origin.wait_in_capture(&event)?;
         self.events.push(event);
         Ok(())
+    }
+
+    /// Returns an event that stands for what was captured on a stream so far.
+    fn recorded_on(&self, stream: &StreamGuard<'_>) -> ResourceResult<DriverEvent> {
+        let device = self.origin.device();
+        let event = DriverEvent::new(device)?;
+        let recorded = stream.record_event(&event);
+        recorded.map_err(|error| device.driver_error("cuEventRecord", error))?;
+        Ok(event)
     }
 
     /// Joins the forks that are left, and ends the capture. It has ended, also on an error.
@@ -347,7 +354,7 @@ impl<'c> Capture<'c> {
         for forked in std::mem::take(&mut self.forks) {
             // One that has left the capture, or never joined it, has nothing to wait for.
             if !forked.is_joined && forked.guard.is_capturing().unwrap_or(false) {
-                joined = joined.and(self.wait_for(forked.guard.stream()));
+                joined = joined.and(self.wait_for(&forked.guard));
             }
         }
         self.is_ended = true;
@@ -365,7 +372,7 @@ impl<'c> Capture<'c> {
         let device = self.origin.device();
         device.bind()?;
         // SAFETY: the stream is alive while there is a guard.
-        unsafe { result::stream::end_capture(self.origin.stream().cu_stream()) }
+        unsafe { result::stream::end_capture(self.origin.handle().cast()) }
             .map(|graph| Template::new(graph, device))
             .map_err(|error| device.driver_error("cuStreamEndCapture", error))
     }

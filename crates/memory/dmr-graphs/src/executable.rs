@@ -1,8 +1,9 @@
 //! Graphs of the driver, destroyed with their owners.
 
+use std::any::Any;
+use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-use cudarc::driver::CudaGraph;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUgraphInstantiate_flags};
 use dmr_core::ResourceResult;
@@ -15,17 +16,20 @@ pub(crate) struct Template {
     device: Device,
 }
 
+/// A value that destroys an executable graph when it is dropped.
+pub(crate) type Owner = Box<dyn Any + Send + Sync>;
+
 /// A graph that can be launched.
 pub(crate) struct Executable {
     handle: sys::CUgraphExec,
     device: Device,
-    /// The graph of cudarc that the handle belongs to, if it was adopted. cudarc would destroy it
-    /// in a forked child, too.
-    adopted: Option<LeakedInChild<CudaGraph>>,
+    /// The owner of the handle, if it was adopted. It would destroy the graph in a forked child,
+    /// too.
+    adopted: Option<LeakedInChild<Owner>>,
 }
 
 // SAFETY: the driver's handles may be used by any thread; calls with one are made one at a time,
-// under the lock of its graph. cudarc's graph is a pair of handles and a stream, which is `Send`.
+// under the lock of its graph.
 unsafe impl Send for Executable {}
 
 impl Template {
@@ -76,10 +80,10 @@ impl Drop for Template {
 }
 
 impl Executable {
-    /// Takes over a graph of cudarc.
-    pub(crate) fn adopt(graph: CudaGraph, device: &Device) -> Self {
-        let handle = graph.cu_graph_exec();
-        Self { handle, device: device.clone(), adopted: Some(LeakedInChild::new(graph)) }
+    /// Takes over an executable graph (a `CUgraphExec`), which lives as long as its owner.
+    pub(crate) fn adopt(handle: *mut c_void, owner: Owner, device: &Device) -> Self {
+        let adopted = Some(LeakedInChild::new(owner));
+        Self { handle: handle.cast(), device: device.clone(), adopted }
     }
 
     /// Launches the graph on a stream of its device.
@@ -99,7 +103,7 @@ impl Drop for Executable {
         let _ = self.device.relaxed(|_| {
             match self.adopted.take() {
                 // It does not make the context current itself.
-                Some(graph) => drop(graph),
+                Some(owner) => drop(owner),
                 // SAFETY: it is alive, and this its only destruction.
                 None => drop(unsafe { result::graph::exec_destroy(self.handle) }),
             }

@@ -1,11 +1,12 @@
 //! A graph: what was captured, and the memory that each replay uses.
 
 use std::any::Any;
+use std::ffi::c_void;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cudarc::driver::{CudaGraph, result};
+use cudarc::driver::result;
 use dmr_core::sync::lock;
 use dmr_core::{DeviceMemoryResource, ResourceError, StreamId};
 use dmr_launch::{Footprint, LaunchError};
@@ -122,20 +123,28 @@ impl Graph {
         Ok(Self { context, footprint, launched: Launched::new(executable), pool, kept })
     }
 
-    /// Takes over a graph of cudarc. Each launch uses the memory of `footprint`, as each launch of
-    /// a captured graph uses what was recorded.
+    /// Takes over an executable graph by its handle (a `CUgraphExec`), and drops its owner when
+    /// this is dropped, with the context current: whatever destroys the graph then, or `()` if the
+    /// program itself sees to it. Each launch uses the memory of `footprint`, as each launch of a
+    /// captured graph uses what was recorded.
     ///
     /// # Safety
     ///
-    /// As [`capture`](Self::capture). The graph is of the context's device, and holds the only
-    /// reference to its executable graph.
-    pub unsafe fn adopt<C>(ctx: &C, graph: CudaGraph, footprint: Footprint) -> Self
+    /// As [`capture`](Self::capture). The graph is of the context's device and alive while the
+    /// owner is, and nothing else launches, updates or destroys it.
+    pub unsafe fn adopt_raw<C>(
+        ctx: &C,
+        graph: *mut c_void,
+        owner: impl Any + Send + Sync,
+        footprint: Footprint,
+    ) -> Self
     where
         C: DeviceContext + ?Sized,
     {
         let streams = Arc::clone(ctx.streams());
         let context = Context { resource: Arc::clone(ctx.resource()), streams };
-        let launched = Launched::new(Executable::adopt(graph, context.streams.device()));
+        let executable = Executable::adopt(graph, Box::new(owner), context.streams.device());
+        let launched = Launched::new(executable);
         let pool = CaptureOptions::new().pool_in(&context);
         Self { context, footprint, launched, pool, kept: Vec::new() }
     }

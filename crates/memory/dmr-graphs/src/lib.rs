@@ -48,6 +48,8 @@ pub mod graph;
 pub mod memory;
 mod order;
 pub mod replay;
+#[cfg(feature = "cudarc")]
+mod with_cudarc;
 
 pub use capture::{Capture, CaptureMode, CaptureOptions, Fork};
 pub use error::CaptureError;

@@ -105,7 +105,7 @@ impl Footprint {
         let guard = ctx.streams().enter(id).map_err(|error| self.uses.refused(id, error))?;
         self.uses.reject_untracked(&guard, &**ctx.resource())?;
         let stream = Stream { guard: &guard, id };
-        self.uses.launch(ctx, stream, self.timeout, (), |stream, ()| enqueue(stream))
+        self.uses.launch(ctx, stream, self.timeout, |stream, _| enqueue(stream))
     }
 
     /// Makes a recorder of one launch with these uses, for work that uses other memory beside them

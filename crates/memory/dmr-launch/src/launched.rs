@@ -4,10 +4,10 @@
 use std::ops::Deref;
 
 use dmr_core::{DeviceMemoryResource, ResourceResult, panics};
-use dmr_slices::OtherStreams;
 use dmr_streams::StreamPool;
 
 use crate::LaunchError;
+use crate::others::OtherStreams;
 use crate::windows::Windows;
 
 /// The windows of a launch, and its uses on other streams. Dropping it ends both, as after a panic.

@@ -27,30 +27,40 @@
 //!
 //! # Features
 //!
-//! `tracing` reports launches that were dropped unfinished, as warnings.
+//! `cudarc`, on by default: views for the wrappers of cudarc, and
+//! [`launch_with`](LaunchRecorder::launch_with). `tracing` reports launches that were dropped
+//! unfinished, as warnings.
 
 pub mod error;
 pub mod footprint;
+#[cfg(feature = "cudarc")]
 pub mod host_slice;
 mod launched;
+#[cfg(feature = "cudarc")]
 mod lent;
+#[cfg(feature = "cudarc")]
 pub mod memory;
 mod mode;
+mod others;
 pub mod peer;
 mod peer_uses;
 pub mod prepared;
 pub mod recorder;
 mod submit;
 mod uses;
+#[cfg(feature = "cudarc")]
 pub mod views;
 mod windows;
 
 pub use error::{LaunchError, PrepareError};
 pub use footprint::Footprint;
+#[cfg(feature = "cudarc")]
 pub use host_slice::PinnedLaunchView;
+#[cfg(feature = "cudarc")]
 pub use memory::{LaunchMemory, Reads, ReadsAndWrites, Writes};
 pub use prepared::PreparedLaunch;
 pub use recorder::{LaunchMode, LaunchRecorder};
+#[cfg(feature = "cudarc")]
 pub use views::{LaunchView, LaunchViewMut};
 pub use windows::unfinished_launches;
 

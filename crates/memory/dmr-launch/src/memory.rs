@@ -1,14 +1,96 @@
-//! Memory that a launch declares together with its views.
+//! Memory that a launch declares together with its views, for the wrappers of cudarc.
 
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
 use dmr_core::{Access, BlockId, DeviceMemoryResource, ResourceError, UseTrackingExt};
-use dmr_slices::OtherStreams;
-use dmr_streams::{MemoryOrigin, StreamGuard, TypedMemory, TypedMemoryMut};
+use dmr_streams::{DeviceContext, MemoryOrigin, StreamGuard, TypedMemory, TypedMemoryMut};
 
 use sealed::Parts;
 
 use crate::error::RefusedMemory;
+use crate::others::OtherStreams;
 use crate::uses::LaunchUses;
-use crate::{LaunchView, LaunchViewMut, PrepareError};
+use crate::{LaunchError, LaunchRecorder, LaunchView, LaunchViewMut, PrepareError};
+
+impl LaunchRecorder {
+    /// As [`launch`](Self::launch), for the wrappers of cudarc: records the uses of `memory`, too,
+    /// and passes views of it to `enqueue`, which cuBLAS, cuDNN, cuRAND and cudarc's copies take.
+    /// Lends the stream. See [`LaunchView`].
+    ///
+    /// `memory` consists of [`Reads`], [`Writes`] and [`ReadsAndWrites`], in tuples, arrays,
+    /// vectors and options:
+    ///
+    /// ```no_run
+    /// # use dmr_core::DeviceBlock;
+    /// # use dmr_launch::{LaunchError, LaunchRecorder, Reads, Writes};
+    /// # use dmr_streams::DeviceContext;
+    /// # use cudarc::driver::DriverError;
+    /// # fn copy(
+    /// #     ctx: &impl DeviceContext,
+    /// #     a: &DeviceBlock,
+    /// #     b: &mut DeviceBlock,
+    /// # ) -> Result<(), LaunchError<DriverError>> {
+    /// let launch = LaunchRecorder::new_strict(ctx.streams().default_stream());
+    /// launch.launch_with(ctx, (Reads(a), Writes(b)), |stream, (a, mut b)| {
+    ///     stream.memcpy_dtod(&a, &mut b)
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// The memory must be tracked, also if the recorder is permissive: the wrappers are safe
+    /// functions.
+    ///
+    /// # Errors
+    ///
+    /// As [`launch`](Self::launch), and [`View`](LaunchError::View).
+    ///
+    /// # Misuse does not compile
+    ///
+    /// A view cannot leave the closure:
+    ///
+    /// ```compile_fail,E0521
+    /// # use dmr_core::DeviceBlock;
+    /// # use dmr_launch::{LaunchRecorder, Reads};
+    /// # use dmr_streams::DeviceContext;
+    /// # fn leave(ctx: &impl DeviceContext, a: &DeviceBlock) {
+    /// let launch = LaunchRecorder::new_strict(ctx.streams().default_stream());
+    /// let mut kept = None;
+    /// let _ = launch.launch_with(ctx, Reads(a), |_, a| { kept = Some(a); Ok::<_, ()>(()) });
+    /// # }
+    /// ```
+    ///
+    /// Nor can the memory be used meanwhile, or be declared twice if the launch writes it:
+    ///
+    /// ```compile_fail,E0502
+    /// # use dmr_core::DeviceBlock;
+    /// # use dmr_launch::{LaunchRecorder, Reads, Writes};
+    /// # use dmr_streams::DeviceContext;
+    /// # fn twice(ctx: &impl DeviceContext, a: &mut DeviceBlock) {
+    /// let launch = LaunchRecorder::new_strict(ctx.streams().default_stream());
+    /// let _ = launch.launch_with(ctx, (Reads(&*a), Writes(a)), |_, _| Ok::<_, ()>(()));
+    /// # }
+    /// ```
+    #[inline]
+    pub fn launch_with<C, M, T, E>(
+        mut self,
+        ctx: &C,
+        mut memory: M,
+        enqueue: impl FnOnce(&Arc<CudaStream>, M::Views<'_>) -> Result<T, E>,
+    ) -> Result<T, LaunchError<E>>
+    where
+        C: DeviceContext + ?Sized,
+        M: LaunchMemory,
+    {
+        memory.record(&mut self.uses);
+        self.launch_in_place(
+            ctx,
+            memory,
+            |memory, stream, resource| memory.reject_untracked(&Tracking { stream, resource }),
+            |stream, memory, others| enqueue(stream.stream(), memory.into_views(others)),
+        )
+    }
+}
 
 /// Memory that a launch reads: its closure gets a [`LaunchView`].
 #[derive(Debug)]
@@ -51,8 +133,8 @@ impl<P: sealed::Parts> LaunchMemory for P {}
 
 /// The memory that a launch can track: that of these streams, and blocks if the resource tracks.
 pub struct Tracking<'c> {
-    pub(crate) stream: &'c StreamGuard<'c>,
-    pub(crate) resource: &'c dyn DeviceMemoryResource,
+    stream: &'c StreamGuard<'c>,
+    resource: &'c dyn DeviceMemoryResource,
 }
 
 impl Tracking<'_> {

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cudarc::driver::CudaStream;
-use dmr_core::{Access, AllocTag, ResourceError, StreamId};
+use dmr_core::{Access, AllocTag, DeviceMemoryResource, ResourceError, StreamId};
 use dmr_streams::{DeviceContext, KernelArg, StreamGuard, TrackedMemory};
 
-use crate::memory::{LaunchMemory, Tracking};
+use crate::others::OtherStreams;
 use crate::submit::Stream;
 use crate::uses::LaunchUses;
 use crate::windows::{self, Windows};
@@ -167,100 +166,28 @@ impl LaunchRecorder {
     where
         C: DeviceContext + ?Sized,
     {
-        self.launch_in_place(ctx, (), |stream, ()| enqueue(stream))
+        self.launch_in_place(ctx, (), |(), _, _| Ok(()), |stream, (), _| enqueue(stream))
     }
 
-    /// As [`launch`](Self::launch), for the wrappers of cudarc: records the uses of `memory`, too,
-    /// and passes views of it to `enqueue`, which cuBLAS, cuDNN, cuRAND and cudarc's copies take.
-    /// Lends the stream. See [`LaunchView`](crate::LaunchView).
-    ///
-    /// `memory` consists of [`Reads`](crate::Reads), [`Writes`](crate::Writes) and
-    /// [`ReadsAndWrites`](crate::ReadsAndWrites), in tuples, arrays, vectors and options:
-    ///
-    /// ```no_run
-    /// # use dmr_core::DeviceBlock;
-    /// # use dmr_launch::{LaunchError, LaunchRecorder, Reads, Writes};
-    /// # use dmr_streams::DeviceContext;
-    /// # use cudarc::driver::DriverError;
-    /// # fn copy(
-    /// #     ctx: &impl DeviceContext,
-    /// #     a: &DeviceBlock,
-    /// #     b: &mut DeviceBlock,
-    /// # ) -> Result<(), LaunchError<DriverError>> {
-    /// let launch = LaunchRecorder::new_strict(ctx.streams().default_stream());
-    /// launch.launch_with(ctx, (Reads(a), Writes(b)), |stream, (a, mut b)| {
-    ///     stream.memcpy_dtod(&a, &mut b)
-    /// })
-    /// # }
-    /// ```
-    ///
-    /// The memory must be tracked, also if the recorder is permissive: the wrappers are safe
-    /// functions.
-    ///
-    /// # Errors
-    ///
-    /// As [`launch`](Self::launch), and [`View`](LaunchError::View).
-    ///
-    /// # Misuse does not compile
-    ///
-    /// A view cannot leave the closure:
-    ///
-    /// ```compile_fail,E0521
-    /// # use dmr_core::DeviceBlock;
-    /// # use dmr_launch::{LaunchRecorder, Reads};
-    /// # use dmr_streams::DeviceContext;
-    /// # fn leave(ctx: &impl DeviceContext, a: &DeviceBlock) {
-    /// let launch = LaunchRecorder::new_strict(ctx.streams().default_stream());
-    /// let mut kept = None;
-    /// let _ = launch.launch_with(ctx, Reads(a), |_, a| { kept = Some(a); Ok::<_, ()>(()) });
-    /// # }
-    /// ```
-    ///
-    /// Nor can the memory be used meanwhile, or be declared twice if the launch writes it:
-    ///
-    /// ```compile_fail,E0502
-    /// # use dmr_core::DeviceBlock;
-    /// # use dmr_launch::{LaunchRecorder, Reads, Writes};
-    /// # use dmr_streams::DeviceContext;
-    /// # fn twice(ctx: &impl DeviceContext, a: &mut DeviceBlock) {
-    /// let launch = LaunchRecorder::new_strict(ctx.streams().default_stream());
-    /// let _ = launch.launch_with(ctx, (Reads(&*a), Writes(a)), |_, _| Ok::<_, ()>(()));
-    /// # }
-    /// ```
-    #[inline]
-    pub fn launch_with<C, M, T, E>(
-        mut self,
-        ctx: &C,
-        memory: M,
-        enqueue: impl FnOnce(&Arc<CudaStream>, M::Views<'_>) -> Result<T, E>,
-    ) -> Result<T, LaunchError<E>>
-    where
-        C: DeviceContext + ?Sized,
-        M: LaunchMemory,
-    {
-        self.launch_in_place(ctx, memory, |stream, views| enqueue(stream.stream(), views))
-    }
-
-    /// As [`launch_with`](Self::launch_with). Borrows the recorder, which is hundreds of bytes
-    /// long.
-    fn launch_in_place<C, M, T, E>(
+    /// As [`launch`](Self::launch), with `memory` for `check` and `enqueue`. Borrows the recorder,
+    /// which is hundreds of bytes long.
+    pub(crate) fn launch_in_place<C, M, T, E>(
         &mut self,
         ctx: &C,
-        mut memory: M,
-        enqueue: impl FnOnce(&StreamGuard<'_>, M::Views<'_>) -> Result<T, E>,
+        memory: M,
+        check: impl FnOnce(&M, &StreamGuard<'_>, &dyn DeviceMemoryResource) -> Result<(), PrepareError>,
+        enqueue: impl FnOnce(&StreamGuard<'_>, M, &OtherStreams<'_>) -> Result<T, E>,
     ) -> Result<T, LaunchError<E>>
     where
         C: DeviceContext + ?Sized,
-        M: LaunchMemory,
     {
         self.is_consumed = true;
         let resource = ctx.resource();
         let stream = ctx.streams().enter(self.stream).map_err(|error| self.refused(error))?;
-        memory.record(&mut self.uses);
-        memory.reject_untracked(&Tracking { stream: &stream, resource: &**resource })?;
+        check(&memory, &stream, &**resource)?;
         self.uses.reject_or_skip_untracked(&stream, &**resource)?;
         let named = Stream { guard: &stream, id: self.stream };
-        self.uses.launch(ctx, named, self.timeout, memory, enqueue)
+        self.uses.launch(ctx, named, self.timeout, |stream, others| enqueue(stream, memory, others))
     }
 
     /// Returns the stream of the launch, as it was passed.

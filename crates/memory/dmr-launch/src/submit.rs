@@ -5,14 +5,13 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use dmr_core::{DeviceMemoryResource, ResourceError, StreamId};
-use dmr_slices::OtherStreams;
 use dmr_streams::{Declaration, Device, DeviceContext, StreamGuard, StreamPool};
 #[cfg(feature = "nvtx")]
 use smallvec::SmallVec;
 
 use crate::launched::Launched;
-use crate::memory::LaunchMemory;
 use crate::mode::LaunchMode;
+use crate::others::OtherStreams;
 #[cfg(feature = "nvtx")]
 use crate::uses::INLINE;
 use crate::uses::LaunchUses;
@@ -28,20 +27,18 @@ pub(crate) struct Stream<'s> {
 }
 
 impl LaunchUses {
-    /// Opens the windows of uses that are tracked, runs `enqueue` with the views of `memory`, which
-    /// is among them, and records them. Waits up to `timeout` for windows of other streams.
+    /// Opens the windows of uses that are tracked, runs `enqueue`, and records them, with those on
+    /// other streams. Waits up to `timeout` for windows of other streams.
     #[inline]
-    pub(crate) fn launch<C, M, T, E>(
+    pub(crate) fn launch<C, T, E>(
         &self,
         ctx: &C,
         stream: Stream<'_>,
         timeout: Duration,
-        memory: M,
-        enqueue: impl FnOnce(&StreamGuard<'_>, M::Views<'_>) -> Result<T, E>,
+        enqueue: impl FnOnce(&StreamGuard<'_>, &OtherStreams<'_>) -> Result<T, E>,
     ) -> Result<T, LaunchError<E>>
     where
         C: DeviceContext + ?Sized,
-        M: LaunchMemory,
     {
         let streams = ctx.streams();
         let guard = stream.guard;
@@ -53,7 +50,7 @@ impl LaunchUses {
             false => None,
             true => self.declare(streams.device(), None),
         };
-        let enqueued = self.restricted(|| enqueue(guard, memory.into_views(&others)));
+        let enqueued = self.restricted(|| enqueue(guard, &others));
         drop(declared);
         launched.end(enqueued)
     }

@@ -16,6 +16,10 @@ use crate::peer_uses::PeerUses;
 pub(crate) const INLINE: usize = 8;
 
 /// The uses of a launch: each block and each part of a block once, with the combined access.
+#[cfg_attr(
+    not(feature = "cudarc"),
+    allow(unreachable_pub, reason = "only the sealed trait of `memory` names it")
+)]
 #[derive(Clone, Debug)]
 pub struct LaunchUses {
     pub(crate) mode: LaunchMode,

@@ -25,12 +25,17 @@ pub(crate) type Owner = Box<dyn Any + Send + Sync>;
 const LEGACY: usize = 1;
 
 impl StreamPool {
-    /// Adopts a stream that cudarc owns, as a lease.
+    /// Adopts a stream by its handle (a `CUstream`), as a lease, and keeps its owner until it is
+    /// retired: whatever destroys the stream when it is dropped, or `()` if the program itself sees
+    /// to it.
     ///
-    /// The pool keeps it alive until it is [retired](Self::retire_stream). A stream can be adopted
-    /// again once its lease is dropped, and gets the same slot then. The slot of a retired stream
-    /// is used again once the lease is dropped: the next stream in it waits for the last work of
-    /// the retired one, if that is not done.
+    /// A stream can be adopted again once its lease is dropped, and gets the same slot then. The
+    /// slot of a retired stream is used again once the lease is dropped: the next stream in it
+    /// waits for the last work of the retired one, if that is not done.
+    ///
+    /// The owner is dropped by the call that retires the stream, or with the pool, and never under
+    /// a lock. If the stream is adopted again under another lease, the owner of before is dropped,
+    /// and the new one kept. An error drops it, too.
     ///
     /// # Errors
     ///
@@ -43,7 +48,35 @@ impl StreamPool {
     /// pool's first stream captures a graph, unless the pool has a second stream already, and if
     /// `stream` does while it would have to wait for a retired one;
     /// [`ForkedProcess`](ResourceError::ForkedProcess); [`Driver`](ResourceError::Driver).
-    pub fn adopt(self: &Arc<Self>, stream: Arc<CudaStream>) -> ResourceResult<StreamLease> {
+    ///
+    /// # Safety
+    ///
+    /// - `stream` is a CUDA stream that was not destroyed: the driver looks its context up.
+    /// - While the owner lives it is not destroyed, unless [`retire_stream`](Self::retire_stream)
+    ///   has returned `Ok` for the lease, or the pool, its leases and everything that tracks uses
+    ///   on it are gone.
+    /// - After that, its handle is not used any more, nor a stream of cudarc that the lease or the
+    ///   pool has returned.
+    pub unsafe fn adopt_raw(
+        self: &Arc<Self>,
+        stream: *mut c_void,
+        owner: impl Any + Send + Sync,
+    ) -> ResourceResult<StreamLease> {
+        let owner: Owner = Box::new(owner);
+        // SAFETY: the caller's obligations; `adopt_cudarc` refuses a stream of another context, and
+        // drops the wrapper without a driver call.
+        let wrapped = unsafe { self.device().context().wrap_borrowed_stream(stream.cast()) };
+        let lease = self.adopt_cudarc(wrapped)?;
+        let before = lock(&self.owners).insert(lease.id().slot(), owner);
+        drop(before);
+        Ok(lease)
+    }
+
+    /// Adopts a stream that cudarc owns.
+    pub(crate) fn adopt_cudarc(
+        self: &Arc<Self>,
+        stream: Arc<CudaStream>,
+    ) -> ResourceResult<StreamLease> {
         match stream.cu_stream() as usize {
             0 | LEGACY => Err(misuse(StreamProblem::LegacyDefault)),
             PER_THREAD => Err(misuse(StreamProblem::PerThreadDefault)),
@@ -54,41 +87,6 @@ impl StreamPool {
         }
     }
 
-    /// Adopts a stream by its handle (a `CUstream`), as a lease, and keeps its owner until it is
-    /// retired: whatever destroys the stream when it is dropped, or `()` if the program itself sees
-    /// to it.
-    ///
-    /// The owner is dropped by the call that retires the stream, or with the pool, and never under
-    /// a lock. If the stream is adopted again under another lease, the owner of before is dropped,
-    /// and the new one kept. An error drops it, too.
-    ///
-    /// # Errors
-    ///
-    /// As [`adopt`](Self::adopt).
-    ///
-    /// # Safety
-    ///
-    /// - `stream` is a CUDA stream that was not destroyed: the driver looks its context up.
-    /// - While the owner lives it is not destroyed, unless [`retire_stream`](Self::retire_stream)
-    ///   has returned `Ok` for the lease, or the pool, its leases and everything that tracks uses
-    ///   on it are gone.
-    /// - After that, its handle is not used any more, nor cudarc's stream that the lease and
-    ///   [`resolve`](Self::resolve) return.
-    pub unsafe fn adopt_raw(
-        self: &Arc<Self>,
-        stream: *mut c_void,
-        owner: impl Any + Send + Sync,
-    ) -> ResourceResult<StreamLease> {
-        let owner: Owner = Box::new(owner);
-        // SAFETY: the caller's obligations; `adopt` refuses a stream of another context, and drops
-        // the wrapper without a driver call.
-        let wrapped = unsafe { self.device().context().wrap_borrowed_stream(stream.cast()) };
-        let lease = self.adopt(wrapped)?;
-        let before = lock(&self.owners).insert(lease.id().slot(), owner);
-        drop(before);
-        Ok(lease)
-    }
-
     /// Adopts CUDA's legacy null stream: for work of libraries that submit to it.
     ///
     /// The driver orders it with every blocking stream of the context. The streams of the pool are
@@ -96,7 +94,7 @@ impl StreamPool {
     ///
     /// # Errors
     ///
-    /// As [`adopt`](Self::adopt).
+    /// As [`adopt_raw`](Self::adopt_raw).
     pub fn adopt_legacy(self: &Arc<Self>) -> ResourceResult<StreamLease> {
         self.device().check()?;
         self.adopt_checked(self.device().context().default_stream())

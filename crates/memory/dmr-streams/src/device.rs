@@ -75,20 +75,13 @@ impl Device {
         }
         let context = CudaContext::new(ordinal)
             .map_err(|error| DeviceError::from_code("CudaContext::new", code(error)))?;
-        Self::from_context(context)
-    }
-
-    /// Makes a device from a context that the program has already. Its state in cudarc (event
-    /// tracking, streams) is shared with this device.
-    ///
-    /// # Errors
-    ///
-    /// [`DriverTooOld`](DeviceError::DriverTooOld) and [`Driver`](DeviceError::Driver).
-    pub fn from_context(context: Arc<CudaContext>) -> Result<Self, DeviceError> {
         Self::with_owner(context, None)
     }
 
-    fn with_owner(context: Arc<CudaContext>, owner: Option<Owner>) -> Result<Self, DeviceError> {
+    pub(crate) fn with_owner(
+        context: Arc<CudaContext>,
+        owner: Option<Owner>,
+    ) -> Result<Self, DeviceError> {
         let driver_version = library::probe()?;
         let failed = |call| move |error| DeviceError::from_code(call, code(error));
         let cu_device = context.cu_device();
@@ -119,7 +112,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// As [`from_context`](Self::from_context).
+    /// [`DriverTooOld`](DeviceError::DriverTooOld) and [`Driver`](DeviceError::Driver).
     ///
     /// # Safety
     ///
@@ -146,7 +139,15 @@ impl Device {
         Self::with_owner(wrapped, Some(Box::new(owner)))
     }
 
+    /// Returns the handle of the context (a `CUcontext`).
+    #[must_use]
+    #[inline]
+    pub fn handle(&self) -> *mut c_void {
+        self.context().cu_ctx().cast()
+    }
+
     /// Returns cudarc's context.
+    #[cfg_attr(not(feature = "cudarc"), doc(hidden))]
     #[must_use]
     #[inline]
     pub fn context(&self) -> &Arc<CudaContext> {
@@ -285,7 +286,7 @@ impl Device {
     /// Makes the context current on the calling thread, where it stays so.
     ///
     /// One driver call if it is current already, two if not. Unlike
-    /// [`CudaContext::bind_to_thread`] it writes to no memory that threads share, and does not
+    /// `CudaContext::bind_to_thread` it writes to no memory that threads share, and does not
     /// return an error that an earlier call has left behind.
     ///
     /// # Errors
@@ -322,6 +323,7 @@ impl Device {
     /// and becomes [`DeviceLost`](ResourceError::DeviceLost). In a forked child every error becomes
     /// [`ForkedProcess`](ResourceError::ForkedProcess).
     #[must_use]
+    #[cfg_attr(not(feature = "cudarc"), doc(hidden))]
     pub fn driver_error(&self, call: &'static str, error: DriverError) -> ResourceError {
         if self.is_forked() {
             return ResourceError::forked_process(self.ordinal());

@@ -67,7 +67,11 @@ impl StreamPool {
     }
 
     #[inline(always)]
-    fn entered_own<'p>(&'p self, entry: &'p StreamEntry, id: StreamId) -> Option<EnteredStream<'p>> {
+    fn entered_own<'p>(
+        &'p self,
+        entry: &'p StreamEntry,
+        id: StreamId,
+    ) -> Option<EnteredStream<'p>> {
         let timeline = self.progress().timeline(id.slot())?;
         if self.device().is_usable() {
             Some(EnteredStream { pool: self, entry, timeline, id })

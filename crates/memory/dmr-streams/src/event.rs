@@ -49,6 +49,7 @@ impl DriverEvent {
     /// # Errors
     ///
     /// [`Driver`](dmr_core::ResourceError::Driver).
+    #[cfg_attr(not(feature = "cudarc"), doc(hidden))]
     pub fn record_on_other(&self, on: &CudaStream) -> ResourceResult<()> {
         // SAFETY: event and stream are alive, and of the device's context.
         unsafe { result::event::record(self.handle, on.cu_stream()) }
@@ -60,6 +61,7 @@ impl DriverEvent {
     /// # Errors
     ///
     /// [`Driver`](dmr_core::ResourceError::Driver).
+    #[cfg_attr(not(feature = "cudarc"), doc(hidden))]
     pub fn make_other_wait(&self, stream: &CudaStream) -> ResourceResult<()> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: event and stream are alive, and of the device's context.

@@ -6,18 +6,17 @@
 
 use std::ffi::c_void;
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 
+use cudarc::driver::CudaStream;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUstreamCaptureStatus};
-use cudarc::driver::{CudaFunction, CudaStream, LaunchArgs};
 use dmr_core::error::StreamProblem;
 use dmr_core::{ResourceError, ResourceResult, StreamId};
 
+use crate::entered_stream::{CaptureLook, capture_status_of};
 use crate::event::DriverEvent;
 use crate::holds::Holds;
-use crate::entered_stream::{CaptureLook, capture_status_of};
 use crate::relaxed::in_relaxed_mode;
 use crate::stream_entry::StreamEntry;
 use crate::{Device, StreamPool};
@@ -156,22 +155,13 @@ impl<'p> StreamGuard<'p> {
         self.cudarc_stream().cu_stream() as usize <= PER_THREAD
     }
 
-    /// Returns cudarc's stream, and *lends* it: from here on each call of the library on this
-    /// stream looks for a capture, which takes 13 to 19 ns, because a program that has cudarc's
-    /// stream can begin one.
-    #[must_use]
-    #[inline]
-    pub fn stream(&self) -> &Arc<CudaStream> {
-        self.slot.lend();
-        self.cudarc_stream()
-    }
-
-    /// Returns the handle of the stream (a `CUstream`), and lends it, as [`stream`](Self::stream)
-    /// does.
+    /// Returns the handle of the stream (a `CUstream`), and *lends* it: from here on each call of
+    /// the library on this stream looks for a capture, which takes 13 to 19 ns, because a program
+    /// that has the handle can begin one.
     #[must_use]
     #[inline]
     pub fn handle(&self) -> *mut c_void {
-        self.stream().cu_stream().cast()
+        self.lent_stream().cu_stream().cast()
     }
 
     /// Makes the device's context current, and passes the handle of the stream (a `CUstream`) to
@@ -186,10 +176,11 @@ impl<'p> StreamGuard<'p> {
         Ok(submit(self.cudarc_stream().cu_stream().cast()))
     }
 
-    /// Begins to launch a kernel on the stream. Does not lend it: cudarc's builder shows no stream.
+    /// Returns cudarc's stream, and lends it.
     #[inline]
-    pub fn launch_builder<'a>(&'a self, kernel: &'a CudaFunction) -> LaunchArgs<'a> {
-        self.cudarc_stream().launch_builder(kernel)
+    pub(crate) fn lent_stream(&self) -> &Arc<CudaStream> {
+        self.slot.lend();
+        self.cudarc_stream()
     }
 
     /// Returns cudarc's stream, for the library's own calls.
@@ -215,12 +206,13 @@ impl<'p> StreamGuard<'p> {
     /// CUDA's default streams belong to the current context: for them it is bound first.
     ///
     /// Does not lend the stream: `call` neither begins a capture on it nor gives the handle away;
-    /// [`stream`](Self::stream) is for that.
+    /// [`handle`](Self::handle) is for that.
     ///
     /// # Errors
     ///
     /// The error of the call.
     #[inline]
+    #[cfg_attr(not(feature = "cudarc"), doc(hidden))]
     pub fn call<T>(
         &self,
         call: impl Fn(sys::CUstream) -> Result<T, DriverError>,
@@ -262,6 +254,7 @@ impl<'p> StreamGuard<'p> {
     ///
     /// As [`call`](Self::call).
     #[inline]
+    #[cfg_attr(not(feature = "cudarc"), doc(hidden))]
     pub fn call_relaxed<T>(
         &self,
         call: impl Fn(sys::CUstream) -> Result<T, DriverError>,
@@ -277,6 +270,7 @@ impl<'p> StreamGuard<'p> {
     ///
     /// The driver's.
     #[inline]
+    #[cfg_attr(not(feature = "cudarc"), doc(hidden))]
     pub fn record_event(&self, event: &DriverEvent) -> Result<(), DriverError> {
         // SAFETY: event and stream are alive, and of the device's context.
         self.call(|on| unsafe { result::event::record(event.handle(), on) })
@@ -313,9 +307,18 @@ impl<'p> StreamGuard<'p> {
     /// graph. [`Driver`](dmr_core::ResourceError::Driver).
     #[inline]
     pub fn wait_for_event(&self, event: &DriverEvent) -> ResourceResult<()> {
+        self.wait_in_capture(event).or_else(|error| self.refuse_capture().and(Err(error)))
+    }
+
+    /// Makes the stream wait, in the graph that it captures or begins to capture with this, for an
+    /// event of the same capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](dmr_core::ResourceError::Driver).
+    pub fn wait_in_capture(&self, event: &DriverEvent) -> ResourceResult<()> {
         self.wait_for_event_raw(event)
             .map_err(|error| event.device().driver_error("cuStreamWaitEvent", error))
-            .or_else(|error| self.refuse_capture().and(Err(error)))
     }
 
     /// Makes the stream wait for an event of any device.
@@ -435,16 +438,6 @@ impl<'p> HomeStream<'p> {
             Self::Live(guard) => guard.refuse_capture(),
             Self::Retired => Ok(()),
         }
-    }
-}
-
-/// cudarc's functions of the stream; using one lends it, as [`stream`](StreamGuard::stream) does.
-impl Deref for StreamGuard<'_> {
-    type Target = Arc<CudaStream>;
-
-    #[inline]
-    fn deref(&self) -> &Arc<CudaStream> {
-        self.stream()
     }
 }
 

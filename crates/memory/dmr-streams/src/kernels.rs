@@ -165,7 +165,7 @@ impl Kernels {
         self.device.bind()?;
         let grid = (blocks, 1, 1);
         let block = (threads, 1, 1);
-        let on = stream.stream().cu_stream();
+        let on = stream.cudarc_stream().cu_stream();
         // SAFETY: the caller's obligation; the stream is alive while there is a guard.
         unsafe { result::launch_kernel(function, grid, block, 0, on, parameters) }
             .map_err(|error| self.device.driver_error("cuLaunchKernel", error))

@@ -31,18 +31,16 @@ impl StreamLease {
         self.id
     }
 
-    /// Returns cudarc's stream, and lends it, as
-    /// [`StreamGuard::stream`](crate::StreamGuard::stream) does.
-    #[must_use]
-    pub fn stream(&self) -> &Arc<CudaStream> {
-        self.pool.lend(self.id.slot());
-        &self.stream
-    }
-
     /// Returns the handle of the stream (a `CUstream`), and lends it.
     #[must_use]
     pub fn handle(&self) -> *mut c_void {
-        self.stream().cu_stream().cast()
+        self.lent_stream().cu_stream().cast()
+    }
+
+    /// Returns cudarc's stream, and lends it.
+    pub(crate) fn lent_stream(&self) -> &Arc<CudaStream> {
+        self.pool.lend(self.id.slot());
+        &self.stream
     }
 
     /// Returns the pool of the stream.

@@ -25,7 +25,10 @@
 //! | [`peer`] | two stream pools: the order between their streams, and peer access between devices |
 //! | [`error`] | [`DeviceError`]: the errors of opening a device |
 //!
-//! The streams are values of cudarc: all of cudarc's operations on streams work on them.
+//! With the feature `cudarc`, which is on by default, the streams are also values of cudarc: all of
+//! cudarc's operations on streams work on them. Without it, the interface names no type of cudarc:
+//! streams and contexts have handles of the driver ([`StreamGuard::handle`],
+//! [`StreamPool::adopt_raw`], [`Device::from_raw`]).
 
 #![allow(unsafe_code, reason = "calls the CUDA driver, which is a C library")]
 
@@ -37,6 +40,7 @@ pub mod config;
 pub mod context;
 mod declaration;
 pub mod device;
+pub mod entered_stream;
 pub mod error;
 pub mod event;
 pub mod guard;
@@ -52,7 +56,6 @@ pub mod memory;
 mod multi_stream;
 mod names;
 pub mod ops;
-pub mod entered_stream;
 pub mod owner;
 pub mod peer;
 pub mod pool;
@@ -69,6 +72,8 @@ pub mod uses;
 mod version;
 mod wait;
 mod watcher;
+#[cfg(feature = "cudarc")]
+mod with_cudarc;
 
 pub use attachments::Attachment;
 pub use completed::Completed;
@@ -76,13 +81,13 @@ pub use config::StreamPoolConfig;
 pub use context::{DeviceContext, PinnedKind, PinnedResources};
 pub use declaration::Declaration;
 pub use device::Device;
+pub use entered_stream::EnteredStream;
 pub use error::DeviceError;
 pub use guard::{HomeStream, StreamGuard};
 pub use launch::LaunchTokens;
 pub use lease::StreamLease;
 pub use memory::{KernelArg, MemoryOrigin, TrackedMemory, TypedMemory, TypedMemoryMut};
 pub use ops::PatternOps;
-pub use entered_stream::EnteredStream;
 pub use owner::BlockOwner;
 pub use pool::StreamPool;
 pub use relaxed::RelaxedCapture;

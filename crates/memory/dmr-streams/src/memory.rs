@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::DeviceRepr;
 use dmr_core::{BlockId, ByteRange, DeviceBlock};
 
 /// Memory that a launch can declare as read or written: blocks, buffers, columns.
@@ -143,9 +142,6 @@ tracked_as_pointee!(&M, &mut M, Arc<M>, Box<M>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct KernelArg(u64);
-
-// SAFETY: a 64-bit address, which is how kernels take pointers.
-unsafe impl DeviceRepr for KernelArg {}
 
 impl KernelArg {
     /// Returns the argument for memory that a launch has declared.

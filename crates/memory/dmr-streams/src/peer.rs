@@ -41,6 +41,7 @@ impl StreamGuard<'_> {
     /// another device. A sticky error is that of one of the two devices: only that one becomes
     /// lost.
     #[cold]
+    #[cfg_attr(not(feature = "cudarc"), doc(hidden))]
     pub fn error_between(
         &self,
         other: &StreamGuard<'_>,

@@ -142,20 +142,6 @@ impl StreamPool {
         self.default_stream
     }
 
-    /// Returns cudarc's stream of an id, for a program that works with cudarc, and lends it, as
-    /// [`StreamGuard::stream`](crate::StreamGuard::stream) does. Takes no lock. An
-    /// adopted stream may be retired at any time: see [`adopt_raw`](Self::adopt_raw).
-    ///
-    /// # Errors
-    ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool, of a returned
-    /// lease or of a retired stream.
-    #[inline]
-    pub fn resolve(&self, stream: StreamId) -> ResourceResult<Arc<CudaStream>> {
-        let entered = self.entered_on_any_device(stream);
-        entered.map(|guard| Arc::clone(guard.stream())).ok_or_else(|| self.misuse(stream))
-    }
-
     /// Notes that the stream of a slot leaves the library.
     pub(crate) fn lend(&self, slot: usize) {
         if let Some(entry) = self.entry(slot) {
@@ -168,7 +154,8 @@ impl StreamPool {
     ///
     /// # Errors
     ///
-    /// As [`resolve`](Self::resolve).
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool, of a returned
+    /// lease or of a retired stream.
     #[inline]
     pub fn resolve_id(&self, stream: StreamId) -> ResourceResult<StreamId> {
         self.find(stream)
@@ -178,7 +165,7 @@ impl StreamPool {
     ///
     /// # Errors
     ///
-    /// As [`resolve`](Self::resolve).
+    /// As [`resolve_id`](Self::resolve_id).
     pub fn same_stream(&self, a: StreamId, b: StreamId) -> ResourceResult<bool> {
         Ok(self.find(a)?.slot() == self.find(b)?.slot())
     }
@@ -195,7 +182,7 @@ impl StreamPool {
     ///
     /// # Errors
     ///
-    /// As [`resolve`](Self::resolve).
+    /// As [`resolve_id`](Self::resolve_id).
     pub fn permanent(&self, stream: StreamId) -> ResourceResult<StreamId> {
         Ok(self.permanent_id(self.find(stream)?.slot()))
     }

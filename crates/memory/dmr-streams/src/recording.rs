@@ -14,13 +14,13 @@ use dmr_core::ledger::UseId;
 use dmr_core::spinlock::pause;
 use dmr_core::{ResourceError, ResourceResult, SpinLockGuard, waits};
 
+use crate::entered_stream::{CaptureLook, is_none};
 use crate::event::DriverEvent;
 use crate::idle::POLL;
-use crate::entered_stream::{CaptureLook, is_none};
 use crate::progress::{Event, Line, Progress};
 use crate::sync::Ordering;
 use crate::timeline::{Cover, End, Events, StreamEvent};
-use crate::{Device, HomeStream, EnteredStream, StreamGuard, StreamPool};
+use crate::{Device, EnteredStream, HomeStream, StreamGuard, StreamPool};
 
 /// A launch that has ended.
 pub(crate) struct EndedLaunch<'p> {
@@ -129,7 +129,11 @@ impl Progress {
     /// Does the rest for a launch of a stream of the pool, on the regular path: returns what is
     /// left then.
     #[inline(always)]
-    pub(crate) fn complete_regular<'p>(&self, stream: &EnteredStream<'_>, left: Left<'p>) -> Left<'p> {
+    pub(crate) fn complete_regular<'p>(
+        &self,
+        stream: &EnteredStream<'_>,
+        left: Left<'p>,
+    ) -> Left<'p> {
         match left {
             Left::Look => match stream.look() {
                 look if is_none(look) => Left::Nothing,

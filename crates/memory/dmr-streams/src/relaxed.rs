@@ -58,6 +58,7 @@ impl Device {
     /// # Errors
     ///
     /// [`StreamCapturing`](ResourceError::StreamCapturing); [`Driver`](ResourceError::Driver).
+    #[cfg_attr(not(feature = "cudarc"), doc(hidden))]
     pub fn refuse_capture_of(&self, stream: &CudaStream) -> ResourceResult<()> {
         // SAFETY: the stream is alive while it is borrowed.
         match unsafe { result::stream::is_capturing(stream.cu_stream()) } {
@@ -83,7 +84,7 @@ impl StreamGuard<'_> {
             return Ok(());
         }
         self.device().bind()?;
-        self.device().refuse_capture_of(self.stream())
+        self.device().refuse_capture_of(self.cudarc_stream())
     }
 }
 

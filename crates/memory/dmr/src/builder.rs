@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "cudarc")]
 use cudarc::driver::CudaContext;
 use dmr_core::{DeviceMemoryResource, StreamPoolId};
 use dmr_streams::{Device, StreamPool, StreamPoolConfig};
@@ -25,6 +26,8 @@ use crate::{Backend, DeviceRuntime, RuntimeError};
 #[must_use = "a builder does nothing until `build`"]
 pub struct DeviceRuntimeBuilder {
     ordinal: usize,
+    device: Option<Device>,
+    #[cfg(feature = "cudarc")]
     context: Option<Arc<CudaContext>>,
     max_streams: Option<usize>,
     streams: Option<Arc<StreamPool>>,
@@ -38,6 +41,8 @@ impl DeviceRuntimeBuilder {
     pub(crate) fn new(ordinal: usize) -> Self {
         Self {
             ordinal,
+            device: None,
+            #[cfg(feature = "cudarc")]
             context: None,
             max_streams: None,
             streams: None,
@@ -48,7 +53,17 @@ impl DeviceRuntimeBuilder {
         }
     }
 
+    /// Works in the context of this device, such as one of [`Device::from_raw`], instead of the
+    /// primary one.
+    pub fn with_device(mut self, device: Device) -> Self {
+        self.device = Some(device);
+        self
+    }
+
     /// Works in a context that the program has already, instead of the primary one.
+    ///
+    /// Needs feature `cudarc`.
+    #[cfg(feature = "cudarc")]
     pub fn context(mut self, context: Arc<CudaContext>) -> Self {
         self.context = Some(context);
         self
@@ -92,24 +107,22 @@ impl DeviceRuntimeBuilder {
             Some(_) => None,
             None => Some(self.choose_backend()?),
         };
-        let context = self.context.as_ref();
-        if let Some(context) = context {
-            same("context", device(context.ordinal()), device(self.ordinal))?;
+        let given = self.given_device()?;
+        if let Some(given) = &given {
+            same("context", device(given.ordinal()), device(self.ordinal))?;
         }
         let streams = match &self.streams {
             Some(streams) => {
                 same("stream pool", device(streams.device().ordinal()), device(self.ordinal))?;
-                if let Some(context) = context {
-                    let own = streams.device().context().cu_ctx();
-                    let context = context.cu_ctx();
-                    let named = |context| format!("CUDA context {context:p}");
-                    same("stream pool", named(own), named(context))?;
+                if let Some(given) = &given {
+                    let named = |device: &Device| format!("CUDA context {:p}", device.handle());
+                    same("stream pool", named(streams.device()), named(given))?;
                 }
                 Arc::clone(streams)
             }
             None => {
-                let device = match self.context {
-                    Some(context) => Device::from_context(context)?,
+                let device = match given {
+                    Some(given) => given,
                     None => Device::open(self.ordinal)?,
                 };
                 let default = StreamPoolConfig::new();
@@ -133,6 +146,16 @@ impl DeviceRuntimeBuilder {
         }
         let (resource, handles) = layers.put_around(resource, handles, &streams)?;
         Ok(DeviceRuntime::from_parts(streams, resource, handles))
+    }
+
+    /// Returns the device whose context the program has passed.
+    fn given_device(&self) -> Result<Option<Device>, RuntimeError> {
+        #[cfg(feature = "cudarc")]
+        if let Some(context) = &self.context {
+            let device = Device::from_context(Arc::clone(context))?;
+            return Ok(Some(device));
+        }
+        Ok(self.device.clone())
     }
 
     fn choose_backend(&self) -> Result<Backend, RuntimeError> {

@@ -57,6 +57,7 @@
 //! | `async` | yes | [`Backend::Async`]: a memory pool of the driver, with use tracking |
 //! | `budget` | yes | one hard limit per GPU: `budget`, sub-budgets, reservations |
 //! | `callbacks` | no | `on_out_of_memory`: make room and retry |
+//! | `cudarc` | yes | types of cudarc: its streams, contexts and errors, views for its wrappers, its slices as blocks. Without it the interface has handles of the driver only |
 //! | `debug-guard` | no | `debug_guard`: red zones, poison, quarantine |
 //! | `derive` | no | derives [`Pod`](bytemuck::Pod) and [`Zeroable`](bytemuck::Zeroable) |
 //! | `direct` | yes | [`Backend::Direct`] and [`Backend::DirectTracked`]: `cuMemAlloc` and `cuMemFree`, one call each per block |
@@ -132,6 +133,7 @@ pub use tenant::{Tenant, TenantBuilder};
 
 pub use dmr_buffer::bytemuck;
 
+#[cfg(feature = "cudarc")]
 pub use cudarc;
 #[cfg(feature = "dmr-adaptors")]
 pub use dmr_adaptors;
@@ -152,6 +154,7 @@ pub use dmr_pinned;
 pub use dmr_pool;
 #[cfg(feature = "shared")]
 pub use dmr_shared_limit;
+#[cfg(feature = "cudarc")]
 pub use dmr_slices;
 #[cfg(feature = "spill")]
 pub use dmr_spill;
@@ -186,10 +189,13 @@ pub mod prelude {
     #[cfg(feature = "pool")]
     pub use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
     pub use dmr_graphs::{Capture, CaptureMode, Graph};
-    pub use dmr_launch::{LaunchError, LaunchRecorder, Reads, ReadsAndWrites, Writes};
+    pub use dmr_launch::{LaunchError, LaunchRecorder};
+    #[cfg(feature = "cudarc")]
+    pub use dmr_launch::{Reads, ReadsAndWrites, Writes};
     pub use dmr_pinned::{PinnedKind, PinnedResource};
     #[cfg(feature = "pool")]
     pub use dmr_pool::{PoolConfig, PoolResource};
+    #[cfg(feature = "cudarc")]
     pub use dmr_slices::CudaSlices;
     #[cfg(feature = "spill")]
     pub use dmr_spill::{Spill, Spillable};

@@ -2,12 +2,18 @@
 
 use std::convert::Infallible;
 
+#[cfg(feature = "cudarc")]
 use cudarc::driver::{DriverError, sys};
-use dmr_buffer::{BufferError, GiveAwayError, Pod};
+use dmr_buffer::BufferError;
+#[cfg(feature = "cudarc")]
+use dmr_buffer::GiveAwayError;
+#[cfg(any(feature = "cudarc", feature = "spill"))]
+use dmr_buffer::Pod;
 use dmr_core::virtual_memory::{DestroyError, ReleaseError};
 use dmr_core::{DeallocateError, ResourceError};
 use dmr_graphs::CaptureError;
 use dmr_launch::{LaunchError, PrepareError};
+#[cfg(feature = "cudarc")]
 use dmr_slices::AdoptSliceError;
 use dmr_streams::DeviceError;
 
@@ -106,6 +112,7 @@ pub enum Error {
     Sink(Box<dmr_adaptors::logging::SinkError>),
 
     /// An error of a driver call of cudarc, as launches and copies in a closure return it.
+    #[cfg(feature = "cudarc")]
     #[error(transparent)]
     Driver(DriverError),
 
@@ -170,6 +177,7 @@ impl Error {
                 RuntimeError::Device(error) => is_short_of_memory(error),
                 _ => self.is_refusal_of_memory(),
             },
+            #[cfg(feature = "cudarc")]
             Self::Driver(DriverError(code)) => *code == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY,
             _ => self.is_refusal_of_memory(),
         }
@@ -279,6 +287,7 @@ from! {
     Sink(dmr_adaptors::logging::SinkError);
 }
 
+#[cfg(feature = "cudarc")]
 impl From<DriverError> for Error {
     fn from(error: DriverError) -> Self {
         Self::Driver(error)
@@ -331,6 +340,7 @@ impl<T: Pod> From<Box<dmr_spill::NotInserted<T>>> for Error {
     }
 }
 
+#[cfg(feature = "cudarc")]
 impl<T: std::fmt::Debug> From<Box<AdoptSliceError<T>>> for Error {
     fn from(refused: Box<AdoptSliceError<T>>) -> Self {
         let message = refused.to_string();
@@ -338,6 +348,7 @@ impl<T: std::fmt::Debug> From<Box<AdoptSliceError<T>>> for Error {
     }
 }
 
+#[cfg(feature = "cudarc")]
 impl<T: Pod> From<Box<GiveAwayError<T>>> for Error {
     fn from(refused: Box<GiveAwayError<T>>) -> Self {
         let message = refused.to_string();

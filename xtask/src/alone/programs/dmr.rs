@@ -33,6 +33,8 @@ fn main() {
     } else {
         builder.build().unwrap()
     };
+    #[cfg(feature = "cudarc")]
+    runtime.streams().acquire().unwrap().stream().synchronize().unwrap();
     let memory = runtime.resource();
     let block = memory.allocate(1000, StreamId::DEFAULT, AllocTag::new("alone")).unwrap();
     assert_eq!((block.bytes(), memory.usage().live), (1000, 1000));

@@ -1,4 +1,5 @@
-//! `dmr-buffer` alone: a buffer over a resource, and with `derive` one of structs.
+//! `dmr-buffer` alone: a buffer over a resource, with `derive` one of structs, with `cudarc` one of
+//! a slice.
 
 use std::sync::Arc;
 
@@ -47,6 +48,12 @@ fn main() {
         let particle = Particle { position: [1.0, 2.0, 3.0], mass: 4.0 };
         let particles = DeviceBuffer::from_host(&context, &stream, &[particle]).unwrap();
         assert_eq!(particles.to_host(&stream).unwrap(), [particle]);
+    }
+    #[cfg(feature = "cudarc")]
+    {
+        let slice = stream.stream().clone_htod(&[3_u32, 4]).unwrap();
+        let adopted = DeviceBuffer::adopt(&context, &stream, slice).unwrap();
+        assert_eq!(adopted.to_host(&stream).unwrap(), [3, 4]);
     }
     context.resource.reap_pending().unwrap();
     drop((stream, context));

@@ -39,7 +39,7 @@ fn main() {
     let work = |capture: &mut dmr_graphs::Capture<'_>| {
         let target = capture.write(&mut block).device_ptr();
         // SAFETY: the block has 1000 bytes, and its use is recorded.
-        unsafe { result::memset_d8_async(target, 1, 1000, capture.stream().cu_stream()) }
+        unsafe { result::memset_d8_async(target, 1, 1000, capture.stream().handle().cast()) }
     };
     // SAFETY: the work uses the block that it records.
     let graph = unsafe { Graph::capture(&context, &stream, CaptureMode::default(), work) }.unwrap();

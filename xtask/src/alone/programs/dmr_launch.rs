@@ -40,7 +40,7 @@ fn main() {
     let target = launch.write(&mut block).device_ptr();
     // SAFETY: the block has 1000 bytes, and its use is declared.
     let work = |stream: &StreamGuard<'_>| unsafe {
-        result::memset_d8_async(target, 1, 1000, stream.cu_stream())
+        result::memset_d8_async(target, 1, 1000, stream.handle().cast())
     };
     launch.launch(&context, work).unwrap();
 

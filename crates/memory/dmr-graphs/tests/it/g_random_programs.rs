@@ -333,7 +333,8 @@ impl<'p> Work<'p> {
         memory: &BTreeMap<u64, Filled<'c>>,
     ) -> Result<Filled<'c>, ResourceError> {
         let fork = lane.fork.as_ref();
-        let stream = Arc::clone(fork.map_or(capture.stream(), Fork::stream));
+        let stream =
+            Arc::clone(fork.map_or_else(|| capture.stream().stream(), |fork| fork.stream()));
         let new = match fork {
             Some(fork) => capture.allocate_on(fork, BYTES)?,
             None => capture.allocate(BYTES)?,

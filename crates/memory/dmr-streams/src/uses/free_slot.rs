@@ -19,7 +19,7 @@ use super::use_slot::{LockedSlot, UseSlot};
 use super::{Dependencies, UseTable};
 use crate::progress::Progress;
 use crate::sync::Ordering;
-use crate::{BlockOwner, HomeStream, EnteredStream, StreamGuard};
+use crate::{BlockOwner, EnteredStream, HomeStream, StreamGuard};
 
 /// A use slot without a block, for the next block of the owner that reserved it, on any stream.
 /// Occupying it takes no lock: only the holder of this value reaches a slot without a block.
