@@ -36,6 +36,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-graphs", &["dmr-core", "dmr-launch", "dmr-streams"]),
     ("dmr-buffer", &["dmr-core", "dmr-pinned", "dmr-slices", "dmr-streams"]),
     ("dmr-spill", &["dmr-adaptors", "dmr-buffer", "dmr-core", "dmr-streams"]),
+    ("dmr-recording", &[]),
     ("dmr-trace", &["dmr-core"]),
     ("dmr-capi", &["dmr"]),
     (

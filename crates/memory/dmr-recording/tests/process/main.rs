@@ -1,0 +1,6 @@
+//! Tests that end processes.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod killed_writers;
