@@ -1,0 +1,206 @@
+//! Notes: events that are rare, and have more than fits into a ring.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Mutex;
+
+use dmr_core::process::PerProcess;
+use dmr_core::sync::lock;
+use dmr_core::{AllocTag, ResourceError, StreamId, StreamPoolId};
+use dmr_recording::StreamChange;
+
+use crate::clock::Clock;
+use crate::heap::Heap;
+use crate::label;
+use crate::thread::{current_query, thread_number};
+
+/// The most notes that are kept.
+const MOST: usize = 4096;
+/// The most heaps among them: each may be megabytes.
+const MOST_HEAPS: usize = 8;
+
+/// A note, when it was made, and by which thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Note {
+    pub(crate) ticks: u64,
+    pub(crate) thread: u64,
+    pub(crate) label: u16,
+    pub(crate) query: u64,
+    pub(crate) what: What,
+}
+
+/// The event of a note.
+#[derive(Clone, Debug)]
+pub(crate) enum What {
+    Refused(Refused),
+    BudgetPeak { budget: AllocTag, bytes: u64, limit: u64 },
+    Stream { change: StreamChange, stream: StreamId },
+    DeviceLost { device: usize, message: Box<str> },
+    Heap { why: &'static str, heap: Heap },
+}
+
+/// An allocation that was refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// Requested bytes.
+    pub bytes: u64,
+    /// The stream of the request.
+    pub stream: Option<StreamId>,
+    /// The tag of the request.
+    pub tag: AllocTag,
+    /// The limit that refused it.
+    pub limit: Box<str>,
+    /// Its bytes.
+    pub limit_bytes: u64,
+    /// The bytes that count against it.
+    pub used: u64,
+    /// Free bytes of the pool.
+    pub free: u64,
+    /// Bytes of the pool's largest free chunk.
+    pub largest_free: u64,
+}
+
+impl Refused {
+    /// Returns the refusal of an unknown request, with the limit that the error names.
+    #[must_use]
+    pub fn by(error: &ResourceError) -> Self {
+        let mut refused = Self::default();
+        match error {
+            ResourceError::OutOfMemory { total, free, limit, .. } => {
+                refused.limit = "device memory".into();
+                refused.limit_bytes = *total;
+                refused.used = total.saturating_sub(*free);
+                if let Some(limit) = limit {
+                    refused.limit = limit.name.into();
+                    refused.limit_bytes = limit.bytes;
+                    refused.used = limit.reserved;
+                }
+            }
+            ResourceError::OutOfBudget { budget, limit, remaining, .. } => {
+                refused.limit = match budget.is_untagged() {
+                    true => "budget".into(),
+                    false => format!("budget {budget}").into(),
+                };
+                refused.limit_bytes = *limit;
+                refused.used = limit.saturating_sub(*remaining);
+            }
+            other => refused.limit = other.to_string().into(),
+        }
+        refused
+    }
+}
+
+#[derive(Default)]
+struct Notes {
+    notes: VecDeque<Note>,
+    /// The number of notes that were made.
+    made: u64,
+    heaps: usize,
+}
+
+/// What is known of the streams of the process, whether it records or not.
+#[derive(Default)]
+pub(crate) struct Streams {
+    /// The device of each stream pool.
+    devices: BTreeMap<u32, u16>,
+    names: BTreeMap<StreamId, Box<str>>,
+}
+
+static NOTES: PerProcess<Mutex<Notes>> = PerProcess::new(Mutex::default);
+static STREAMS: PerProcess<Mutex<Streams>> = PerProcess::new(Mutex::default);
+
+/// Notes an event of the calling thread.
+#[cold]
+pub(crate) fn note(clock: Clock, what: What) {
+    let is_heap = matches!(what, What::Heap { .. });
+    let note = Note {
+        ticks: clock.ticks(),
+        thread: thread_number(),
+        label: label::current(),
+        query: current_query(),
+        what,
+    };
+    let mut notes = lock(NOTES.get());
+    if notes.notes.len() == MOST {
+        let oldest = notes.notes.pop_front();
+        notes.heaps -= usize::from(oldest.is_some_and(|note| is_a_heap(&note)));
+    }
+    if is_heap && notes.heaps == MOST_HEAPS {
+        let oldest = notes.notes.iter().position(is_a_heap);
+        oldest.and_then(|oldest| notes.notes.remove(oldest));
+        notes.heaps -= 1;
+    }
+    notes.heaps += usize::from(is_heap);
+    notes.made += 1;
+    notes.notes.push_back(note);
+}
+
+fn is_a_heap(note: &Note) -> bool {
+    matches!(note.what, What::Heap { .. })
+}
+
+/// Notes that were copied.
+pub(crate) struct CopiedNotes {
+    pub(crate) notes: Vec<Note>,
+    pub(crate) lost: u64,
+    /// The number of the first note that was not made yet.
+    pub(crate) next: u64,
+}
+
+/// Copies the notes from number `from` on.
+pub(crate) fn copy(from: u64) -> CopiedNotes {
+    let notes = lock(NOTES.get());
+    let first = notes.made - notes.notes.len() as u64;
+    let skipped = from.saturating_sub(first).min(notes.notes.len() as u64) as usize;
+    let copied: Vec<_> = notes.notes.iter().skip(skipped).cloned().collect();
+    let lost = notes.made.saturating_sub(from).saturating_sub(copied.len() as u64);
+    CopiedNotes { notes: copied, lost, next: notes.made }
+}
+
+/// Notes the device of a stream pool, of which recordings have the streams.
+pub fn register_stream_pool(pool: StreamPoolId, device_ordinal: usize) {
+    let Some(stream) = StreamId::from_parts(pool, 0, 0) else { return };
+    let device = u16::try_from(device_ordinal).unwrap_or(u16::MAX);
+    lock(STREAMS.get()).devices.insert(pool_of(stream), device);
+}
+
+/// Names a stream in recordings.
+pub fn name_stream(stream: StreamId, name: &str) {
+    lock(STREAMS.get()).names.insert(permanent(stream), name.into());
+}
+
+/// Forgets the name of a stream that is retired: another one may get its slot.
+pub(crate) fn forget_name(stream: StreamId) {
+    lock(STREAMS.get()).names.remove(&permanent(stream));
+}
+
+/// Returns the device of a stream pool.
+pub(crate) fn device_of(pool: u32) -> u16 {
+    lock(STREAMS.get()).devices.get(&pool).copied().unwrap_or(0)
+}
+
+/// Returns the names of all streams.
+pub(crate) fn names() -> Vec<NamedStream> {
+    let streams = lock(STREAMS.get());
+    let named = |(stream, name): (&StreamId, &Box<str>)| NamedStream {
+        stream: *stream,
+        name: name.clone(),
+    };
+    streams.names.iter().map(named).collect()
+}
+
+/// A stream that has a name.
+pub(crate) struct NamedStream {
+    pub(crate) stream: StreamId,
+    pub(crate) name: Box<str>,
+}
+
+/// Returns the number of a stream's pool, from its id.
+pub(crate) const fn pool_of(stream: StreamId) -> u32 {
+    (stream.as_u64() >> 40) as u32
+}
+
+/// Returns the id of a stream without its lease.
+fn permanent(stream: StreamId) -> StreamId {
+    let id = stream.pool().and_then(|pool| StreamId::from_parts(pool, stream.slot(), 0));
+    id.unwrap_or(stream)
+}

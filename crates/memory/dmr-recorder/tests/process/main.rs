@@ -1,0 +1,7 @@
+//! The tests of the crate: the recorder is the process's, so one test at a time has it.
+
+mod appended_files;
+mod automatic_files;
+mod forks;
+mod rings;
+mod support;

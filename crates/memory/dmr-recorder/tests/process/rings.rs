@@ -1,0 +1,202 @@
+//! Events of many threads, which end and are followed by others, with labels and queries.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dmr_core::{AllocTag, StreamId, StreamPoolId};
+use dmr_recorder::hooks::{self, RecordedSpan, RecordedWait};
+use dmr_recorder::query::with_query;
+use dmr_recorder::{
+    RecorderConfig, StartError, Unrecorded, label, name_stream, register_stream_pool, start,
+    stream_number, write_recording_to,
+};
+use dmr_recording::{Event, StreamChange};
+
+use crate::support::{Read, Recording, allocate};
+
+#[test]
+fn the_last_events_of_each_thread_are_kept_with_thread_label_place_and_query() {
+    let _recording = Recording::begin(RecorderConfig::new().with_events_per_thread(64));
+    let all = Barrier::new(4);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let all = &all;
+            scope.spawn(move || {
+                // A thread that has ended leaves its ring to the next one.
+                all.wait();
+                let _step = label(&format!("rings::step {thread}"));
+                with_query(thread + 1, || {
+                    for nth in 0..1_000 {
+                        allocate(1 + thread * 10_000 + nth, &format!("rings::{thread}"));
+                    }
+                });
+                all.wait();
+            });
+        }
+    });
+    let read = Read::now();
+    let mut threads = std::collections::HashSet::new();
+    for thread in 0..4_u64 {
+        let events = read.allocated(&format!("rings::{thread}"));
+        // One place is the writer's, and the end of the label is the last event.
+        assert!((50..=62).contains(&events.len()), "{} events", events.len());
+        let (_, last) = events.last().unwrap();
+        assert_eq!(last.bytes, thread * 10_000 + 1_000);
+        assert!(events.is_sorted_by(|(a, _), (b, _)| a.time_ns <= b.time_ns));
+        for (record, block) in &events {
+            assert_eq!(block.address, block.bytes << 8);
+            assert_eq!(record.query, thread + 1);
+            assert_eq!(read.text(record.label.name), format!("rings::step {thread}"));
+            let site = read.text(record.label.site);
+            assert!(site.contains("rings.rs:"), "{site}");
+        }
+        threads.insert(events[0].0.thread);
+    }
+    assert_eq!(threads.len(), 4, "threads have numbers of their own");
+    let lost = read.summary.unwrap().lost;
+    assert!(lost >= 4 * (1_000 - 63), "{lost} are lost");
+}
+
+#[test]
+fn a_ring_is_continued_by_the_next_thread_and_its_events_keep_their_thread() {
+    let _recording = Recording::begin(RecorderConfig::new().with_events_per_thread(1 << 12));
+    for thread in 0..200 {
+        std::thread::spawn(move || allocate(thread + 1, "reused")).join().unwrap();
+    }
+    let read = Read::now();
+    let events = read.allocated("reused");
+    assert_eq!(events.len(), 200);
+    let threads: std::collections::HashSet<_> =
+        events.iter().map(|(record, _)| record.thread).collect();
+    assert_eq!(threads.len(), 200);
+}
+
+#[test]
+fn more_threads_than_there_may_be_rings_are_counted_as_lost() {
+    let mut config = RecorderConfig::new().with_events_per_thread(64);
+    // Rings of the tests before are used first.
+    config.max_threads = 1;
+    let _recording = Recording::begin(config);
+    let before = Read::now().summary.unwrap().lost;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..300 {
+            scope.spawn(|| {
+                allocate(1, "crowd");
+                while !stop.load(Ordering::Relaxed) {
+                    std::thread::park_timeout(std::time::Duration::from_millis(1));
+                }
+            });
+        }
+        let found = || {
+            let read = Read::now();
+            read.allocated("crowd").len() as u64 + read.summary.unwrap().lost - before
+        };
+        while found() < 300 {
+            std::thread::yield_now();
+        }
+        let kept = Read::now().allocated("crowd").len();
+        stop.store(true, Ordering::Relaxed);
+        assert!(kept < 300, "{kept} threads had rings");
+    });
+}
+
+#[test]
+fn a_recording_that_is_written_while_threads_go_on_has_whole_events_only() {
+    let _recording = Recording::begin(RecorderConfig::new().with_events_per_thread(64));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..2_u64 {
+            let stop = &stop;
+            scope.spawn(move || {
+                let tags = [AllocTag::intern("whole::a"), AllocTag::intern("whole::longer")];
+                let pool = StreamPoolId::next().unwrap();
+                let mut bytes = 1;
+                while !stop.load(Ordering::Relaxed) {
+                    let tag = tags[bytes as usize % 2];
+                    let stream = StreamId::from_parts(pool, (bytes % 100) as usize, 1).unwrap();
+                    hooks::allocated(|| hooks::RecordedBlock {
+                        address: bytes << 8,
+                        bytes,
+                        generation: bytes + thread,
+                        stream,
+                        tag,
+                    });
+                    bytes += 1;
+                }
+            });
+        }
+        let mut read = 0;
+        while read < 5_000 {
+            let recording = Read::now();
+            for (_, block) in recording.allocated("whole") {
+                assert_eq!(block.address, block.bytes << 8);
+                assert_eq!(u64::from(block.stream.slot()), block.bytes % 100);
+                assert!(block.generation - block.bytes < 2);
+                let tag = if block.bytes % 2 == 0 { "whole::a" } else { "whole::longer" };
+                assert_eq!(recording.text(block.tag), tag);
+                read += 1;
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn waits_spans_and_streams_come_back_with_their_device() {
+    let _recording = Recording::begin(RecorderConfig::new());
+    let pool = StreamPoolId::next().unwrap();
+    register_stream_pool(pool, 5);
+    let stream = StreamId::from_parts(pool, 1, 1).unwrap();
+    let awaited = StreamId::from_parts(pool, 2, 0).unwrap();
+    name_stream(awaited, "the copies");
+    hooks::stream_created(stream);
+    hooks::waited(|| RecordedWait { stream, awaited, block: 77, launch: 8, work: u64::MAX });
+    assert_eq!(hooks::take_awaited_blocks().collect::<Vec<_>>(), [77]);
+    assert_eq!(hooks::take_awaited_blocks().count(), 0);
+    hooks::moved(RecordedSpan { address: 4096, bytes: 512, stream }, 8192);
+    {
+        let _unrecorded = Unrecorded::enter();
+        hooks::reserved(1, stream);
+    }
+    let read = Read::now();
+    let own = |record: &&dmr_recording::Record| record.device == 5;
+    let events: Vec<_> = read.records.iter().filter(own).map(|record| record.event).collect();
+    let is_name = |event: &Event| match event {
+        Event::Stream { change: StreamChange::Named, stream, name } => {
+            *stream == stream_number(awaited) && read.text(*name) == "the copies"
+        }
+        _ => false,
+    };
+    assert!(events.iter().any(is_name), "{events:?}");
+    let wait = Event::Wait {
+        stream: stream_number(stream),
+        awaited: stream_number(awaited),
+        block: 77,
+        launch: 8,
+        work: u64::MAX,
+    };
+    assert!(events.contains(&wait), "{events:?}");
+    let change = dmr_recording::SpanChange::Move { from: 8192 };
+    let stream = stream_number(stream);
+    let moved = Event::Span { change, address: 4096, bytes: 512, stream };
+    assert!(events.contains(&moved), "{events:?}");
+    let is_reserve = |event: &Event| {
+        matches!(event, Event::Span { change: dmr_recording::SpanChange::Reserve, .. })
+    };
+    assert!(!events.iter().any(is_reserve), "it was in a scope that records nothing");
+}
+
+#[test]
+fn there_is_one_recorder_and_none_before_it_is_started() {
+    let recording = Recording::begin(RecorderConfig::new());
+    assert!(matches!(start(RecorderConfig::new()), Err(StartError::AlreadyStarted)));
+    drop(recording);
+    let _held = Recording::begin(RecorderConfig::new());
+    dmr_recorder::stop();
+    let refused = write_recording_to(Vec::new()).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::NotConnected);
+    assert!(!dmr_recorder::is_on());
+    let without_folder = start(RecorderConfig::new().on_panic()).unwrap_err().to_string();
+    assert!(without_folder.contains("with_folder"), "{without_folder}");
+}
