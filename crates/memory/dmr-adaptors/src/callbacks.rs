@@ -141,6 +141,18 @@ impl<R> FailureCallbackResource<R> {
 }
 
 impl<R: DeviceMemoryResource> FailureCallbackResource<R> {
+    /// Allocates. If that is refused, it is tried again, and no recording is written yet.
+    #[inline]
+    fn attempt(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        let _retrying = dmr_recorder::is_on().then(dmr_recorder::Retrying::enter);
+        self.upstream.allocate(bytes, stream, tag)
+    }
+
     /// Retries an allocation that failed with `error`.
     #[cold]
     fn rescue(
@@ -152,7 +164,7 @@ impl<R: DeviceMemoryResource> FailureCallbackResource<R> {
     ) -> ResourceResult<DeviceBlock> {
         let Some(_rescue) = Rescue::begin(&self.panics) else { return Err(error) };
         let device_ordinal = self.upstream.device_ordinal();
-        let allocate = || self.upstream.allocate(bytes, stream, tag);
+        let allocate = || self.attempt(bytes, stream, tag);
         let mut result = self.retry_after_reaping(allocate);
         let mut total_calls = 0_u32;
         for callback in &self.layer.callbacks {
@@ -253,8 +265,14 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for FailureCallbackResource<R
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        match self.upstream.allocate(bytes, stream, tag) {
-            Err(error) if is_no_room(&error) => self.rescue(bytes, stream, tag, error),
+        match self.attempt(bytes, stream, tag) {
+            Err(error) if is_no_room(&error) => {
+                let rescued = self.rescue(bytes, stream, tag, error);
+                if matches!(&rescued, Err(error) if is_no_room(error)) {
+                    dmr_recorder::gave_up();
+                }
+                rescued
+            }
             result => result,
         }
     }

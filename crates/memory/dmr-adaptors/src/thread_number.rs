@@ -1,17 +1,27 @@
 //! A number for each thread, which also a thread that is ending can read.
 
-use std::cell::Cell;
-
-#[cfg(loom)]
-use loom::sync::atomic::{AtomicU64, Ordering};
-#[cfg(loom)]
-use loom::{lazy_static, thread_local};
 #[cfg(not(loom))]
-use std::sync::atomic::{AtomicU64, Ordering};
+use dmr_recorder::thread_number as of_thread;
 
 /// Returns the number of the calling thread, from 1. No other thread of the process has had it.
 #[inline]
 pub(crate) fn thread_number() -> u64 {
+    of_thread()
+}
+
+/// The numbers of a model's threads.
+#[cfg(loom)]
+fn of_thread() -> u64 {
+    use std::cell::Cell;
+
+    use loom::sync::atomic::{AtomicU64, Ordering};
+
+    loom::lazy_static! {
+        static ref LAST: AtomicU64 = AtomicU64::new(0);
+    }
+    loom::thread_local! {
+        static NUMBER: Cell<u64> = Cell::new(0);
+    }
     NUMBER.with(|number| match number.get() {
         0 => {
             number.set(LAST.fetch_add(1, Ordering::Relaxed) + 1);
@@ -19,21 +29,4 @@ pub(crate) fn thread_number() -> u64 {
         }
         number => number,
     })
-}
-
-#[cfg(not(loom))]
-static LAST: AtomicU64 = AtomicU64::new(0);
-#[cfg(not(loom))]
-thread_local! {
-    // Without a destructor, so that the thread can read it until it has ended.
-    static NUMBER: Cell<u64> = const { Cell::new(0) };
-}
-
-#[cfg(loom)]
-lazy_static! {
-    static ref LAST: AtomicU64 = AtomicU64::new(0);
-}
-#[cfg(loom)]
-thread_local! {
-    static NUMBER: Cell<u64> = Cell::new(0);
 }

@@ -7,6 +7,7 @@
 use dmr_core::{
     BlockId, BlockState, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
 };
+use dmr_recorder::hooks;
 use dmr_streams::uses::{Dependencies, FreeSlot, Patience, Pending, PendingAmount, Released};
 use dmr_streams::{HomeStream, StreamGuard};
 
@@ -69,6 +70,8 @@ impl AsyncCudaResource {
         match self.uses().release(&self.owner, id, &mut after) {
             Released::Free { slot, .. } => {
                 let reclaim = Reclaim::of(retired);
+                // Before another thread can have the memory.
+                hooks::freed(!after.is_empty(), || block.into());
                 match home.and_then(|home| self.free_now(retired, &after, &home, reclaim)) {
                     Ok(false) => {
                         self.accounts.retired(id.alloc_stream(), bytes);
@@ -78,6 +81,7 @@ impl AsyncCudaResource {
                     }
                     Err(error) if !self.device().is_lost() => {
                         self.uses().restore(slot);
+                        hooks::described(block.into());
                         Err(error)
                     }
                     // The memory of a lost device is gone with its context.
@@ -88,6 +92,7 @@ impl AsyncCudaResource {
                 }
             }
             Released::InUse { .. } => {
+                hooks::freed(true, || block.into());
                 self.accounts.retired(id.alloc_stream(), bytes);
                 self.in_use.insert(id, retired);
                 // The last window may have closed meanwhile.

@@ -15,6 +15,7 @@ use dmr_core::{
     DeviceMemoryResource, DriverAllocation, Generation, PeerAccess, ResourceError, ResourceResult,
     StreamId, StreamPoolId, Usage, UseTokens, UseTracking, VirtualMemory,
 };
+use dmr_recorder::hooks;
 use dmr_streams::uses::{BlocksInUse, Patience, PendingFrees, UseTable};
 use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
 
@@ -315,6 +316,7 @@ impl DeviceMemoryResource for AsyncCudaResource {
             })
         };
         self.device().report_block(&block);
+        hooks::allocated(|| (&block).into());
         Ok(block)
     }
 

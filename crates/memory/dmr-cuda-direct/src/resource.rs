@@ -16,6 +16,7 @@ use dmr_core::{
     DeviceBlock, DeviceMemoryResource, DriverAllocation, Generation, MemoryObserver, PeerAccess,
     ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
 };
+use dmr_recorder::hooks;
 use dmr_streams::uses::{Dependencies, Patience, Pending, PendingFrees};
 use dmr_streams::{Device, RelaxedCapture, StreamPool};
 
@@ -251,7 +252,7 @@ impl DeviceMemoryResource for DirectCudaResource {
         }
         // SAFETY: cuMemAlloc has just allocated these bytes, aligned to 256; they stay allocated
         // until `deallocate` takes the block; the generation is new.
-        Ok(unsafe {
+        let block = unsafe {
             DeviceBlock::from_parts(BlockParts {
                 ptr,
                 bytes,
@@ -265,7 +266,9 @@ impl DeviceMemoryResource for DirectCudaResource {
                 state: BlockState::Live,
                 part_depth: 0,
             })
-        })
+        };
+        hooks::allocated(|| (&block).into());
+        Ok(block)
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
@@ -284,6 +287,7 @@ impl DeviceMemoryResource for DirectCudaResource {
         state.usage.retired += bytes;
         state.retired.insert(generation);
         drop(state);
+        hooks::freed(true, || (&block).into());
         let value = RetiredBlock { ptr, bytes, generation, is_region: true };
         let home = block.alloc_stream();
         let after = match self.has_peers.load(Ordering::Acquire) {

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use cudarc::driver::result;
 use dmr_core::sync::lock;
-use dmr_core::{DeviceMemoryResource, ResourceError, StreamId};
+use dmr_core::{DeviceMemoryResource, Generation, ResourceError, StreamId};
 use dmr_launch::{Footprint, LaunchError};
+use dmr_recorder::hooks;
 use dmr_streams::event::DriverEvent;
 use dmr_streams::{DeviceContext, StreamGuard, StreamPool};
 
@@ -36,6 +37,8 @@ pub struct Graph {
     pub(crate) context: Context,
     pub(crate) footprint: Footprint,
     launched: Mutex<Launched>,
+    /// Its number in recordings.
+    number: Generation,
     pool: GraphPool,
     /// Values that the captures keep.
     kept: Vec<Box<dyn Any + Send + Sync>>,
@@ -120,7 +123,8 @@ impl Graph {
         let captured = captured(&context, stream.into(), options.mode(), &pool, work)?;
         let executable = captured.template.instantiate().map_err(CaptureError::Instantiate)?;
         let Captured { footprint, kept, .. } = captured;
-        Ok(Self { context, footprint, launched: Launched::new(executable), pool, kept })
+        let number = Generation::next();
+        Ok(Self { context, footprint, launched: Launched::new(executable), number, pool, kept })
     }
 
     /// Takes over an executable graph by its handle (a `CUgraphExec`), and drops its owner when
@@ -146,7 +150,8 @@ impl Graph {
         let executable = Executable::adopt(graph, Box::new(owner), context.streams.device());
         let launched = Launched::new(executable);
         let pool = CaptureOptions::new().pool_in(&context);
-        Self { context, footprint, launched, pool, kept: Vec::new() }
+        let number = Generation::next();
+        Self { context, footprint, launched, number, pool, kept: Vec::new() }
     }
 
     /// Makes each launch wait up to `timeout` while another stream has a conflicting window open,
@@ -207,6 +212,7 @@ impl Graph {
             let done = stream.call_relaxed(|on| unsafe { result::stream::synchronize(on) });
             *is_untracked |= done.is_err();
         }
+        hooks::graph_launched(stream.id(), self.number.get(), self.pool.tag());
         Ok(())
     }
 

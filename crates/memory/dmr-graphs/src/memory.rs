@@ -83,6 +83,11 @@ impl GraphPool {
         lock(slabs).iter().map(|slab| slab.bytes() as u64).sum()
     }
 
+    /// Returns the tag of its memory.
+    pub(crate) fn tag(&self) -> AllocTag {
+        self.inner.tag
+    }
+
     /// Returns an arena in which all slabs are free.
     pub(crate) fn arena(&self) -> Arena {
         let mut arena = Arena::default();

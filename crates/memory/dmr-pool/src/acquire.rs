@@ -7,6 +7,8 @@ use std::cell::LazyCell;
 use std::sync::Arc;
 
 use dmr_core::{DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
+use dmr_recorder::Refused;
+use dmr_recorder::hooks;
 use dmr_streams::uses::Dependencies;
 
 use crate::PoolResource;
@@ -140,7 +142,18 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         let report = || PoolReport { usage: self.own_usage(), shortage: self.estimated_shortage() };
         let PoolReport { usage, shortage } = self.reports.since(began, report);
-        Err(refused.in_pool(request.bytes as usize, &usage, shortage))
+        let free = shortage.cached;
+        let largest_free = shortage.largest_free;
+        let refused = refused.in_pool(request.bytes as usize, &usage, shortage);
+        hooks::refused(|| Refused {
+            bytes: request.bytes,
+            stream: Some(own.home),
+            tag: request.tag,
+            free,
+            largest_free,
+            ..Refused::by(&refused)
+        });
+        Err(refused)
     }
 
     /// Climbs the ladder once. Stores the error of upstream in `refused`.
@@ -236,6 +249,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         climb: Climb,
         idle: &IdleMemory,
     ) -> ResourceResult<Option<Found<'p>>> {
+        hooks::short_of_memory();
         let may_serve = self.may_serve(idle, request);
         // Over blocks, free segments of the wrong size may be all that upstream lacks; pages have
         // been moved by now. Then the host waits, as no earlier step does.

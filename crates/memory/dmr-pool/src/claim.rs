@@ -108,11 +108,18 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.reserved_high.fetch_max(reserved, Ordering::Relaxed);
         // It has just shown that it has as much as this.
         self.upstream_has.fetch_max(reserved, Ordering::Relaxed);
+        dmr_recorder::hooks::reserved(bytes, self.streams.default_stream());
     }
 
     /// Counts `bytes` that went back to upstream.
     pub(crate) fn count_released(&self, bytes: u64) {
         self.reserved.fetch_sub(bytes, Ordering::Relaxed);
         self.claimed.fetch_sub(bytes, Ordering::Relaxed);
+        dmr_recorder::hooks::released(bytes, self.streams.default_stream());
+    }
+
+    /// Returns the bytes that are reserved.
+    pub(crate) fn reserved_now(&self) -> u64 {
+        self.reserved.load(Ordering::Relaxed)
     }
 }

@@ -31,6 +31,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         state.end_block(location.chunk, slot, deallocated, freed);
         // Often the home stream has waited for the other uses already, or they are done.
         if after.is_empty() || uses.is_after(arena.home, &after) {
+            if freed > 0 {
+                state.record_ready(location.chunk);
+            }
             state.heap.release(location.chunk, uses.submitted(arena.home));
             return;
         }

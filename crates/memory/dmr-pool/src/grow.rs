@@ -9,6 +9,8 @@ use dmr_core::{
     AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
 };
 
+use dmr_recorder::Unrecorded;
+
 use crate::PoolResource;
 use crate::acquire::{Found, is_full};
 use crate::arena::{Arena, Request};
@@ -16,6 +18,7 @@ use crate::config::SEGMENT_STEP;
 use crate::heap::{MAX_CHUNK, UNIT};
 use crate::ladder::Share;
 use crate::pages::Pages;
+use crate::recorded;
 use crate::slack::Slack;
 use crate::transit::Hand;
 
@@ -151,9 +154,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         for bytes in std::iter::once(step).chain((least < step).then_some(least)) {
             let Some(mut claim) = self.claim(bytes, |_| true) else { continue };
             hand.hold();
-            match self.upstream.allocate(bytes as usize, home, request.tag) {
+            let allocated = {
+                // What is cut from it is recorded.
+                let _unrecorded = Unrecorded::enter();
+                self.upstream.allocate(bytes as usize, home, request.tag)
+            };
+            match allocated {
                 Ok(block) => {
                     let block = self.check_segment(block, bytes as usize, home)?;
+                    dmr_recorder::hooks::mapped(recorded::page(block.ptr(), bytes, home));
                     self.report_created(block.ptr(), bytes);
                     self.fulfil(&mut claim, bytes);
                     return Ok(Some(block));

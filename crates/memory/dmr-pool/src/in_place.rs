@@ -63,6 +63,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         unsafe {
             block.set_sizes(bytes, reserved_bytes as usize);
         }
+        dmr_recorder::hooks::grown(|| (&*block).into());
         Ok(true)
     }
 

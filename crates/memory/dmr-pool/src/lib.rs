@@ -36,6 +36,7 @@ mod lend;
 mod look;
 mod observed;
 mod pages;
+mod recorded;
 mod regions;
 mod resource;
 mod slack;

@@ -21,6 +21,7 @@ use crate::heap::{AcquiredChunk, MAX_CHUNK, UNIT};
 use crate::idle::IdleMemory;
 use crate::look::SharedLook;
 use crate::pages::{Pages, Paging};
+use crate::recorded;
 use crate::regions::Observed;
 use crate::slack::Slack;
 use crate::stats::PoolReport;
@@ -249,6 +250,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         generation: Generation,
         slot: BlockSlot,
     ) -> DeviceBlock {
+        recorded::allocated(address, request, home, generation);
         // SAFETY: the chunk is in memory of upstream that the pool keeps until all of it is free;
         // it is this block's alone until `deallocate` frees it; the generation is new.
         #[allow(unsafe_code, reason = "making blocks is what a resource does")]
@@ -312,6 +314,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         match self.uses().release(&self.owner, id, &mut after) {
             Released::Free { payload, slot } => {
                 if let Some(location) = ChunkLocation::from_payload(payload) {
+                    let is_borrowed = location.arena != home.slot();
+                    recorded::freed(block, is_borrowed || !after.is_empty());
                     let deallocated = bytes;
                     let slot = Some(slot);
                     let freed =
@@ -321,6 +325,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 Ok(BlockState::Freed)
             }
             Released::InUse { payload, .. } => {
+                recorded::freed(block, true);
                 self.retire(RetiredChunk { id, payload, bytes });
                 Ok(BlockState::Retired)
             }
@@ -476,7 +481,11 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
 
 impl<U: DeviceMemoryResource> UseTracking for PoolResource<U> {
     fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
-        self.uses().prepare_in(uses, tokens, || self.free_if_closed())
+        self.uses().prepare_in(uses, tokens, || self.free_if_closed())?;
+        if dmr_recorder::is_on() {
+            self.describe_awaited(uses);
+        }
+        Ok(())
     }
 
     fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()> {

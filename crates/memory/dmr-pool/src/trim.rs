@@ -5,10 +5,12 @@ use std::sync::atomic::Ordering;
 
 use dmr_core::upstream::PassedBlock;
 use dmr_core::{DeviceMemoryResource, ResourceResult};
+use dmr_recorder::{Unrecorded, hooks};
 use dmr_streams::uses::Pending;
 
 use crate::PoolResource;
 use crate::arena::Arena;
+use crate::recorded;
 use crate::span::SpanMemory;
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
@@ -78,9 +80,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let bytes = block.bytes() as u64;
             let passed = PassedBlock::of(&block);
             self.report_destroyed(ptr);
-            let deallocated = self.upstream.deallocate(block);
+            let deallocated = {
+                let _unrecorded = Unrecorded::enter();
+                self.upstream.deallocate(block)
+            };
             match deallocated.map_err(|error| passed.check("deallocate", error)) {
-                Ok(_) => self.count_released(bytes),
+                Ok(_) => {
+                    hooks::unmapped(recorded::page(ptr, bytes, arena.home));
+                    self.count_released(bytes);
+                }
                 Err(Ok(error)) => {
                     self.report_created(ptr, bytes);
                     let since = self.uses().submitted(arena.home);

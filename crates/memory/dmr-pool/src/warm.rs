@@ -15,6 +15,7 @@ use crate::PoolResource;
 use crate::arena::cooling::CoolingChunk;
 use crate::arena::{ChunkLocation, FreedChunk, Locked, Placement, Request};
 use crate::heap::{AcquiredChunk, UNIT, WarmChunk};
+use crate::recorded;
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Allocates a block on a stream that was entered and captures no graph.
@@ -96,6 +97,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return self.free_released(block, slot, location, None);
         }
         let Some(arena) = self.arena_at(location.arena) else { return };
+        recorded::freed(block, false);
         let warm = warm_chunk(block, home, location, slot);
         let bytes = block.bytes() as u64;
         let units = (block.reserved_bytes() as u64 / UNIT) as u32;
@@ -127,6 +129,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             self.free_released(block, slot, location, Some(after));
             return true;
         };
+        recorded::freed(block, true);
         let chunk = warm_chunk(block, home, location, slot);
         let units = (block.reserved_bytes() as u64 / UNIT) as u32;
         let mut state = arena.lock_for_block();
@@ -150,6 +153,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         location: ChunkLocation,
         used: Option<UseId>,
     ) {
+        recorded::freed(block, true);
         let after = used.map_or_else(Dependencies::default, |used| {
             Dependencies::on_use(self.streams.id(), used)
         });

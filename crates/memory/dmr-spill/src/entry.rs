@@ -13,6 +13,7 @@ use std::thread::{self, ThreadId};
 use dmr_buffer::{BufferError, DeviceBuffer, PinnedBuffer, Pod};
 use dmr_core::sync::{ignore_poison, lock};
 use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, StreamId};
+use dmr_recorder::hooks;
 use dmr_streams::{DeviceContext, PinnedResources, StreamLease, StreamPool};
 
 use crate::SpillError;
@@ -197,6 +198,7 @@ impl<T: Pod> Entry<T> {
             _ => return Err(SpillError::Unavailable),
         };
         restored.add(buffer.size_in_bytes() as u64);
+        record(&buffer, true);
         let spilled = moving.become_state(State::OnDevice(Resident::Alone(buffer)));
         let state = moving.end();
         drop(spilled);
@@ -221,7 +223,11 @@ impl<T: Pod + Send + Sync> Movable for Entry<T> {
         let mut moving = Move::begin(self, &mut state, true);
         drop(state);
         let spilled = match &moving.state {
-            State::OnDevice(resident) => Spilled::copy_of(resident.buffer(), copies)?,
+            State::OnDevice(resident) => {
+                let spilled = Spilled::copy_of(resident.buffer(), copies)?;
+                record(resident.buffer(), false);
+                spilled
+            }
             _ => return Ok(0),
         };
         let bytes = moving.state.bytes();
@@ -341,6 +347,13 @@ impl<T: Pod> Resident<T> {
             Self::Alone(buffer) => Ok(buffer),
             Self::Shared(buffer) => Arc::try_unwrap(buffer),
         }
+    }
+}
+
+/// Records that a buffer was spilled, or `returns`.
+fn record<T: Pod>(buffer: &DeviceBuffer<T>, returns: bool) {
+    if let Some(block) = buffer.block() {
+        hooks::spilled(returns, || block.into());
     }
 }
 

@@ -136,6 +136,7 @@ impl StreamPool {
         drop(leases);
         let owner = lock(&self.owners).remove(&id.slot());
         drop(owner);
+        dmr_recorder::hooks::stream_retired(id);
         Ok(())
     }
 
@@ -209,6 +210,7 @@ impl StreamPool {
         if taken.is_new {
             self.progress().continue_with_next(index);
             slot.begin_stream(&mut leases, stream, taken.numbers);
+            dmr_recorder::hooks::stream_created(id);
         } else {
             slot.set_lease(id);
         }

@@ -330,12 +330,18 @@ impl Device {
         }
         let code = code(error);
         if is_sticky(code) {
+            let mut is_first = false;
             let first = self.inner.lost.get_or_init(|| {
+                is_first = true;
                 let simulated = self.simulated();
                 let finding = simulated.and_then(|driver| driver.finding_of_loss(self.ordinal()));
                 StickyError { call, code, finding }
             });
-            return first.lost(self.ordinal());
+            let lost = first.lost(self.ordinal());
+            if is_first && dmr_recorder::is_on() {
+                dmr_recorder::hooks::device_lost(self.ordinal(), &lost.to_string());
+            }
+            return lost;
         }
         ResourceError::driver(call, code, library::error_name(code), self.ordinal())
     }

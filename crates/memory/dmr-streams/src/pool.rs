@@ -110,6 +110,7 @@ impl StreamPool {
             attachments: LeakedInChild::default(),
             owners: LeakedInChild::default(),
         };
+        dmr_recorder::register_stream_pool(id, pool.device.ordinal());
         pool.create(0, config.priority)?;
         pool.register_device();
         Ok(Arc::new(pool))
@@ -261,6 +262,7 @@ impl StreamPool {
         }
         let created = PoolStream { stream: self.device.new_stream(priority)?, priority };
         crate::names::name_stream(&created.stream, slot);
+        dmr_recorder::hooks::stream_created(self.id_of(slot, PERMANENT));
         Ok(self.slots[slot].set_own(created, self.id_of(slot, PERMANENT)))
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dmr_core::AllocTag;
 
 use crate::lease::{Cells, Lease, Room};
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
 /// The number of an account in its tree, never used twice.
 pub(super) type AccountId = u64;
@@ -30,7 +30,12 @@ pub(super) struct Account {
     reserved: AtomicU64,
     /// The limit less what is charged, in bytes. Negative after the limit was lowered.
     room: Cells<Room, Lease>,
+    /// The most charged bytes that were recorded.
+    recorded: AtomicU64,
 }
+
+/// The least bytes of a charge after which the high mark is looked at.
+const RECORDED_FROM: u64 = 1 << 20;
 
 impl Account {
     pub(super) fn new(
@@ -51,6 +56,7 @@ impl Account {
             limit: AtomicU64::new(limit),
             reserved: AtomicU64::new(0),
             room,
+            recorded: AtomicU64::new(0),
         }
     }
 
@@ -93,6 +99,27 @@ impl Account {
     /// Returns the bytes that are charged.
     pub(super) fn charged(&self) -> u64 {
         unsigned(signed(self.limit()).saturating_sub(self.room.room()))
+    }
+
+    /// Records a new high mark of this account and those above it, after a charge of `bytes`: not
+    /// of small ones, nor of less than a 64th more than the last.
+    #[inline]
+    pub(super) fn record_peak(self: &Arc<Self>, bytes: u64) {
+        if bytes >= RECORDED_FROM && dmr_recorder::is_on() {
+            self.path().for_each(|account| account.record_own_peak());
+        }
+    }
+
+    #[inline(never)]
+    fn record_own_peak(&self) {
+        let charged = self.charged();
+        let last = self.recorded.load(Ordering::Relaxed);
+        if charged > last.saturating_add(last / 64)
+            && self.recorded.fetch_max(charged, Ordering::Relaxed) < charged
+        {
+            let name = *lock(&self.name);
+            dmr_recorder::hooks::budget_peak(name, charged, self.limit());
+        }
     }
 
     /// Returns the reserved bytes that no block uses.

@@ -38,6 +38,7 @@ impl<R: DeviceMemoryResource + 'static> VirtualMemory for BudgetResource<R> {
         let charge = self.charge(charged, tag)?;
         let memory = pages.create(bytes, tag)?;
         charge.keep();
+        self.account.record_peak(charged);
         self.add_charge(self.key(Item::Memory(memory.handle())), charged, tag);
         Ok(memory)
     }

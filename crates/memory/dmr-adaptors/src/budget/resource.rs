@@ -326,6 +326,7 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for BudgetResource<
         match self.resource.allocate(bytes, stream, tag) {
             Ok(block) => {
                 charge.keep();
+                self.account.record_peak(charged);
                 self.add_charge(self.key_of(&block), charged, tag);
                 Ok(block)
             }

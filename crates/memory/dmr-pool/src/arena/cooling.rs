@@ -11,6 +11,7 @@ use dmr_streams::uses::{Dependencies, DependencyOrder, UseTable};
 
 use super::{Locked, State};
 use crate::heap::{AcquiredChunk, WarmChunk};
+use crate::recorded;
 
 /// The most cooling chunks of an arena: a power of two.
 const MOST: u32 = 128;
@@ -123,6 +124,7 @@ impl Locked<'_> {
             if self.cooling.is_empty() {
                 self.heap.set_changed();
             }
+            recorded::ready(chunk.address, units, home);
             self.heap.release_for_reuse(units, chunk);
         }
     }

@@ -113,6 +113,7 @@ impl Locked<'_> {
             DependencyOrder::Done => self.heap.acquired(chunk).since,
             _ => uses.submitted(stream),
         };
+        self.record_ready(chunk);
         self.heap.release(chunk, since);
         true
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dmr_core::{DeviceMemoryResource, ResourceResult, StreamId};
+use dmr_recorder::hooks;
 use dmr_streams::uses::Dependencies;
 
 use super::detached::Detached;
@@ -20,6 +21,7 @@ use crate::acquire::Found;
 use crate::arena::{Arena, Request, State};
 use crate::heap::{ChunkId, UNIT, Window};
 use crate::ladder::Share;
+use crate::recorded;
 use crate::span::{MappedPage, PageMap, PageState};
 use crate::transit::Hand;
 
@@ -236,6 +238,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 memory.map(page, address)?;
                 let mapped = supply.unmapped.pop().map_or(PageState::Empty, PageState::Mapped);
                 window.arena.lock().set_page_state(address, mapped);
+                hooks::mapped(recorded::page(address, pages.size, window.arena.home));
             } else if let Some(donation) = supply.donations.iter_mut().find(|it| it.has_pages())
                 && let Some(MappedPage { address: old, page }) = donation.pages.pop()
             {
@@ -248,6 +251,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 let after = donation.chunk.last_uses();
                 pages.leaving().push_back(Leaving { home: arena.home, address: old, after });
                 pages.moved.fetch_add(1, Ordering::Relaxed);
+                hooks::moved(recorded::page(address, pages.size, window.arena.home), old);
             }
         }
         Ok(())

@@ -9,12 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dmr_core::{DeviceMemoryResource, ResourceError, ResourceResult};
+use dmr_recorder::hooks;
 use dmr_streams::uses::Dependencies;
 
 use super::detached::Detached;
 use super::{Leaving, Pages, Paging};
 use crate::PoolResource;
 use crate::arena::Arena;
+use crate::recorded;
 use crate::span::{MappedPage, PageState, SpanMemory};
 
 /// An address that was taken off the queue of those that pages leave. Goes back to its end when
@@ -126,6 +128,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 let unmapped = memory.unmap(&page, address);
                 if unmapped.is_ok() {
                     arena.lock().set_page_state(address, PageState::Empty);
+                    hooks::unmapped(recorded::page(address, pages.size, arena.home));
                     pages.spare().push_back(page);
                 }
                 outcome = outcome.and(unmapped);

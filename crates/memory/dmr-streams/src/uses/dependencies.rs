@@ -284,10 +284,10 @@ impl UseTable<'_> {
     /// As [`wait_for`](Self::wait_for).
     pub fn wait_on(&self, stream: &StreamGuard<'_>, after: &Dependencies) -> ResourceResult<()> {
         self.refuse_others(after)?;
-        let mut needs = Needs::new();
+        let mut needs = Needs::new(0);
         for used in &after.uses {
             if self.holds_up(stream.slot(), *used) {
-                needs.add(*used);
+                needs.add(*used, 0);
             }
         }
         if needs.as_slice().is_empty() { Ok(()) } else { self.wait(stream, &needs) }

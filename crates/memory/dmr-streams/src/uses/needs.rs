@@ -4,26 +4,38 @@ use dmr_core::ledger::UseId;
 use smallvec::SmallVec;
 
 /// Uses to wait for: of each stream the latest.
-#[derive(Default)]
-pub(super) struct Needs(SmallVec<[UseId; 8]>);
+pub(super) struct Needs {
+    needs: SmallVec<[Need; 8]>,
+    /// The launch that needs them, for recordings; 0 for none.
+    pub(super) launch: u64,
+}
+
+/// A use to wait for.
+#[derive(Clone, Copy)]
+pub(super) struct Need {
+    pub(super) used: UseId,
+    /// The generation of the block because of which it is, for recordings; 0 for none.
+    pub(super) block: u64,
+}
 
 impl Needs {
     #[inline]
-    pub(super) fn new() -> Self {
-        Self(SmallVec::new())
+    pub(super) fn new(launch: u64) -> Self {
+        Self { needs: SmallVec::new(), launch }
     }
 
-    /// Adds a use: of each stream the latest is enough.
+    /// Adds a use of a block: of each stream the latest is enough.
     #[inline]
-    pub(super) fn add(&mut self, used: UseId) {
-        match self.0.iter_mut().find(|known| known.slot() == used.slot()) {
-            Some(known) => *known = used.max(*known),
-            None => self.0.push(used),
+    pub(super) fn add(&mut self, used: UseId, block: u64) {
+        match self.needs.iter_mut().find(|known| known.used.slot() == used.slot()) {
+            Some(known) if known.used < used => *known = Need { used, block },
+            Some(_) => {}
+            None => self.needs.push(Need { used, block }),
         }
     }
 
     #[inline]
-    pub(super) fn as_slice(&self) -> &[UseId] {
-        &self.0
+    pub(super) fn as_slice(&self) -> &[Need] {
+        &self.needs
     }
 }

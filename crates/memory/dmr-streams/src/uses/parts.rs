@@ -22,7 +22,7 @@ impl SlotState {
         tokens: &mut UseTokens,
     ) -> ResourceResult<Needs> {
         let stream = tokens.stream();
-        let mut needs = Needs::new();
+        let mut needs = Needs::new(0);
         self.refuse_conflicts(uses, stream)?;
         tokens.reserve(uses.len());
         self.begin_parts();
@@ -79,7 +79,7 @@ impl SlotState {
         let BlockUse { access, bytes, .. } = *used;
         let slot = window.stream.slot();
         let Some(parts) = &mut self.parts else { return };
-        let need = |used| needs.add(used);
+        let need = |used| needs.add(used, 0);
         match parts.ledger.is_empty() {
             true => self.ledger.visit_waits(slot, access, need),
             false => parts.ledger.visit_waits(bytes, slot, access, need),

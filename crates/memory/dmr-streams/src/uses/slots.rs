@@ -101,6 +101,11 @@ impl Slots {
         }
     }
 
+    /// Returns whether the ledger of a block has this use.
+    pub(crate) fn has_use(&self, block: BlockId, used: UseId) -> bool {
+        self.of(block).is_some_and(|slot| slot.entries().any(|entry| entry == used))
+    }
+
     /// Returns the payload of a live block of this owner.
     pub(crate) fn payload(&self, block: BlockId, owner: OwnerNumber) -> Option<u64> {
         let slot = self.of_owner(block, owner)?;
@@ -165,7 +170,7 @@ impl Slots {
             let (of_block, behind) = uses.split_at(of_block);
             let waits = slot.open_parts(of_block, tokens)?;
             drop(slot);
-            waits.as_slice().iter().copied().for_each(&mut need);
+            waits.as_slice().iter().for_each(|wait| need(wait.used));
             return Ok(behind);
         }
         slot.refuse_conflict(used, stream)?;

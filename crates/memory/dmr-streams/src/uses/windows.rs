@@ -9,9 +9,10 @@ use dmr_core::ledger::UseId;
 use dmr_core::{
     Access, BlockId, BlockUse, ResourceError, ResourceResult, StreamId, UseTokens, UseTracking,
 };
+use dmr_recorder::hooks::{self, RecordedWait};
 use smallvec::SmallVec;
 
-use super::needs::Needs;
+use super::needs::{Need, Needs};
 use super::slot_state::WindowEnd;
 use super::slots::{Closed, EndedLaunches, Opened};
 use super::{UseTable, covering};
@@ -19,6 +20,12 @@ use crate::progress::Event;
 use crate::recording::{EndedLaunch, Left};
 use crate::timeline::End;
 use crate::{HomeStream, StreamGuard, StreamPool};
+
+/// A use to wait for, and an event that covers it.
+struct Awaited {
+    need: Need,
+    event: Event,
+}
 
 impl UseTable<'_> {
     /// Makes `stream` wait for all uses that the new ones must come after, and opens a window for
@@ -91,8 +98,10 @@ impl UseTable<'_> {
         if !is_regular {
             return self.prepare_on(&stream, uses, tokens);
         }
-        let mut needs = Needs::new();
-        opened.need.into_iter().for_each(|used| needs.add(used));
+        let mut needs = Needs::new(tokens.launch());
+        if let Some(used) = opened.need {
+            needs.add(used, self.cause(&uses[..opened.windows], used));
+        }
         self.open(&uses[opened.windows..], &stream, tokens, needs).inspect_err(|_| {
             let _ = self.cancel_from(tokens, 0);
         })
@@ -119,10 +128,21 @@ impl UseTable<'_> {
             stream.begin_launch();
         }
         let open = tokens.len();
-        self.open(uses, stream, tokens, Needs::new()).inspect_err(|_| {
+        self.open(uses, stream, tokens, Needs::new(tokens.launch())).inspect_err(|_| {
             // They are open, so closing them is no error.
             let _ = self.cancel_from(tokens, open);
         })
+    }
+
+    /// Returns the generation of the block because of which a use must be waited for; 0 while
+    /// nothing is recorded.
+    fn cause(&self, uses: &[BlockUse], used: UseId) -> u64 {
+        let cause = match uses {
+            _ if !dmr_recorder::is_on() => None,
+            [only] => Some(only),
+            uses => uses.iter().find(|of_block| self.slots().has_use(of_block.block, used)),
+        };
+        cause.map_or(0, |cause| cause.block.generation().get())
     }
 
     /// Opens the windows of uses, and makes the stream wait for `needs` and for what they need. On
@@ -135,10 +155,11 @@ impl UseTable<'_> {
         mut needs: Needs,
     ) -> ResourceResult<()> {
         let mut left = uses;
-        while !left.is_empty() {
+        while let Some(first) = left.first() {
+            let block = first.block.generation().get();
             let need = |used| {
                 if self.holds_up(stream.slot(), used) {
-                    needs.add(used);
+                    needs.add(used, block);
                 }
             };
             left = match self.slots().open(left, tokens, self.launches(), need) {
@@ -410,21 +431,42 @@ impl UseTable<'_> {
     /// Queues the waits on `stream`, except for those that other waits cover.
     pub(super) fn wait(&self, stream: &StreamGuard<'_>, needs: &Needs) -> ResourceResult<()> {
         let progress = self.pool.progress();
-        if let [used] = *needs.as_slice() {
-            return match progress.event_for(self.pool, used)? {
-                Some(event) => progress.make_wait(stream, &event),
+        if let [need] = *needs.as_slice() {
+            return match progress.event_for(self.pool, need.used)? {
+                Some(event) => self.wait_once(stream, needs, &Awaited { need, event }),
                 None => Ok(()),
             };
         }
-        let mut events: SmallVec<[Event; 8]> = SmallVec::new();
-        for used in needs.as_slice() {
-            events.extend(progress.event_for(self.pool, *used)?);
+        let mut awaited: SmallVec<[Awaited; 8]> = SmallVec::new();
+        for &need in needs.as_slice() {
+            let event = progress.event_for(self.pool, need.used)?;
+            awaited.extend(event.map(|event| Awaited { need, event }));
         }
-        let covers = |by: usize, of: usize| events[by].covers(events[of].slot(), events[of].seq());
-        let queued = covering::queued(events.len(), covers);
-        for (event, _) in events.iter().zip(queued).filter(|(_, queued)| *queued) {
-            progress.make_wait(stream, event)?;
+        let event = |at: usize| &awaited[at].event;
+        let covers = |by: usize, of: usize| event(by).covers(event(of).slot(), event(of).seq());
+        let queued = covering::queued(awaited.len(), covers);
+        for (awaited, _) in awaited.iter().zip(queued).filter(|(_, queued)| *queued) {
+            self.wait_once(stream, needs, awaited)?;
         }
+        Ok(())
+    }
+
+    /// Queues a wait, and records it.
+    fn wait_once(
+        &self,
+        stream: &StreamGuard<'_>,
+        needs: &Needs,
+        awaited: &Awaited,
+    ) -> ResourceResult<()> {
+        self.pool.progress().make_wait(stream, &awaited.event)?;
+        let Need { used, block } = awaited.need;
+        hooks::waited(|| RecordedWait {
+            stream: stream.id(),
+            awaited: self.pool.permanent_id(used.slot()),
+            block,
+            launch: needs.launch,
+            work: used.seq(),
+        });
         Ok(())
     }
 
