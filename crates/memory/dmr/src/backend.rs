@@ -146,6 +146,8 @@ impl Backend {
             Self::Pool => {
                 let pool = Arc::new(crate::pooled::over(base, streams, settings, handles)?);
                 handles.pool = Some(Arc::clone(&pool));
+                let heap: Arc<dyn dmr_recorder::HeapSource> = pool.clone();
+                dmr_recorder::register_heap(Arc::downgrade(&heap));
                 Ok(pool)
             }
             _ => {

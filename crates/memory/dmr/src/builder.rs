@@ -5,6 +5,7 @@ use std::sync::Arc;
 #[cfg(feature = "cudarc")]
 use cudarc::driver::CudaContext;
 use dmr_core::{DeviceMemoryResource, StreamPoolId};
+use dmr_recorder::RecorderConfig;
 use dmr_streams::{Device, StreamPool, StreamPoolConfig};
 
 use crate::backend::Settings;
@@ -35,6 +36,7 @@ pub struct DeviceRuntimeBuilder {
     pub(crate) settings: Settings,
     pub(crate) resource: Option<Arc<dyn DeviceMemoryResource>>,
     pub(crate) layers: Layers,
+    pub(crate) recorder: Option<RecorderConfig>,
 }
 
 impl DeviceRuntimeBuilder {
@@ -50,6 +52,7 @@ impl DeviceRuntimeBuilder {
             settings: Settings::default(),
             resource: None,
             layers: Layers::default(),
+            recorder: None,
         }
     }
 
@@ -103,6 +106,7 @@ impl DeviceRuntimeBuilder {
     /// choosing the backend and making the streams.
     pub fn build(self) -> Result<DeviceRuntime, RuntimeError> {
         self.check_settings()?;
+        crate::recording::start(self.recorder.as_ref())?;
         let backend = match self.resource {
             Some(_) => None,
             None => Some(self.choose_backend()?),

@@ -80,6 +80,14 @@ pub enum RuntimeError {
     #[error(transparent)]
     SharedLimit(#[from] dmr_shared_limit::SharedLimitError),
 
+    /// The flight recorder cannot be started.
+    #[non_exhaustive]
+    #[error("the runtime cannot be built: {problem}")]
+    Recorder {
+        /// The error of the recorder.
+        problem: String,
+    },
+
     /// Two settings of the builder exclude each other, or one needs another.
     #[non_exhaustive]
     #[error("the runtime cannot be built: {problem}")]

@@ -117,6 +117,9 @@ mod one_error;
 mod pinned;
 #[cfg(feature = "pool")]
 mod pooled;
+mod recording;
+#[cfg(feature = "pool")]
+pub mod report;
 mod runtime;
 mod shutdown;
 mod tenant;
@@ -152,6 +155,7 @@ pub use dmr_nvtx;
 pub use dmr_pinned;
 #[cfg(feature = "pool")]
 pub use dmr_pool;
+pub use dmr_recorder;
 #[cfg(feature = "shared")]
 pub use dmr_shared_limit;
 #[cfg(feature = "cudarc")]

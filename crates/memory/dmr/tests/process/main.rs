@@ -5,6 +5,7 @@ mod forks;
 
 mod backend_variable;
 mod d6_shutdown;
+mod flight_recorder;
 mod shared_budget;
 mod sim_d4_forks_under_load;
 mod sim_d6_at_exit;
