@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`replay`] | `dmr replay`: makes the calls of a trace again |
 //! | [`sort`] | `dmr sort`: writes the rows of a log in the order of their calls |
+//! | [`report`] | `dmr report`: where the memory went, as a page or as text |
 //! | [`info`] | `dmr info`: driver, devices, features, variables |
 //! | [`driver`] | the driver that a command runs on, and its findings |
 //! | [`exit`] | exit codes and failures |
@@ -18,6 +19,7 @@ pub mod exit;
 pub mod info;
 mod progress;
 pub mod replay;
+pub mod report;
 mod shared;
 pub mod sort;
 mod source;
@@ -47,6 +49,8 @@ pub enum Command {
     Replay(replay::ReplayArgs),
     /// Writes the rows of a log in the order of their calls, in this project's format or in RMM's
     Sort(sort::SortArgs),
+    /// Shows where the memory went: one page, or text
+    Report(report::ReportArgs),
     /// Shows the driver, its devices, and what this program was built with
     Info(info::InfoArgs),
 }
@@ -57,6 +61,7 @@ pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Replay(args) => replay::run(&args),
         Command::Sort(args) => sort::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Info(args) => info::run(&args),
     };
     match outcome {

@@ -1,0 +1,151 @@
+// The chart of memory over time, by uPlot.
+/* global uPlot */
+import { RESERVED, RETIRED } from "./curves.js";
+import { bytes, time } from "./format.js";
+import { css, GROUPS, pattern } from "./palette.js";
+
+const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** Returns evenly spaced sizes that are round in powers of two. */
+function sizeTicks(u, axis, least, most) {
+  const step = 2 ** Math.max(0, Math.ceil(Math.log2((most - least) / 5)));
+  const ticks = [];
+  for (let at = Math.ceil(least / step) * step; at <= most; at += step) ticks.push(at);
+  return ticks;
+}
+
+/** A chart of stacked groups, with what is retired on top and what is reserved as a line. */
+export class Chart {
+  constructor(element, state, onMoment, onRange) {
+    this.element = element;
+    this.state = state;
+    this.onMoment = onMoment;
+    this.onRange = onRange;
+    this.plot = null;
+  }
+
+  /** Shows samples. `groups` is the number of groups that have a curve. */
+  show(samples, groups, peak) {
+    this.peak = peak;
+    const columns = samples.columns;
+    const order = [];
+    for (let group = 0; group < groups; group += 1) order.push(group);
+    order.push(RETIRED);
+    const stacked = [];
+    let below = new Float64Array(samples.time.length);
+    for (const at of order) {
+      const sum = Float64Array.from(below, (value, i) => value + columns[at][i]);
+      stacked.unshift(sum);
+      below = sum;
+    }
+    const data = [samples.time, ...stacked, columns[RESERVED]];
+    const hasReserved = columns[RESERVED].some((value) => value > 0);
+    if (!hasReserved) data.pop();
+    const shape = `${groups} ${hasReserved} ${this.element.clientWidth}`;
+    if (this.shape !== shape) {
+      this.plot?.destroy();
+      this.plot = new uPlot(this.#options(order, hasReserved), data, this.element);
+      this.shape = shape;
+    } else {
+      this.plot.setData(data);
+    }
+  }
+
+  /** Draws again, such as in other colours. */
+  redraw() {
+    this.plot?.redraw();
+  }
+
+  #options(order, hasReserved) {
+    const stepped = uPlot.paths.stepped({ align: 1 });
+    const series = [{}];
+    for (const at of [...order].reverse()) {
+      const group = at === RETIRED ? -1 : at;
+      series.push({
+        stroke: group < 0 ? "#555" : css(group),
+        width: 1,
+        fill: (u) => (group < 0 ? "rgb(120 120 120 / 0.55)" : pattern(u.ctx, Math.min(group, GROUPS))),
+        paths: stepped,
+        points: { show: false },
+      });
+    }
+    if (hasReserved) {
+      const stroke = () => style("--front");
+      series.push({ stroke, width: 1.5, dash: [6, 4], paths: stepped, points: { show: false } });
+    }
+    const axis = { stroke: () => style("--soft"), grid: { stroke: () => style("--line"), width: 0.5 }, ticks: { show: false } };
+    return {
+      width: this.element.clientWidth - 2,
+      height: this.element.clientHeight - 2,
+      series,
+      scales: {
+        x: { time: false, range: () => [this.state.t0, this.state.t1] },
+        y: { range: (u, least, most) => [0, Math.max(1, most ?? 1) * 1.06] },
+      },
+      axes: [
+        { ...axis, values: (u, ticks) => ticks.map((it) => time(it, ticks.length > 1 ? ticks[1] - ticks[0] : 0)) },
+        { ...axis, size: 76, splits: sizeTicks, values: (u, ticks) => ticks.map(bytes) },
+      ],
+      legend: { show: false },
+      cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false } },
+      hooks: {
+        draw: [(u) => this.#marks(u)],
+        setSelect: [(u) => this.#selected(u)],
+        ready: [(u) => u.over.addEventListener("click", () => this.#clicked(u))],
+      },
+    };
+  }
+
+  #selected(u) {
+    if (u.select.width < 4) return;
+    const begin = u.posToVal(u.select.left, "x");
+    const end = u.posToVal(u.select.left + u.select.width, "x");
+    u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+    this.wasDragged = true;
+    this.onRange(begin, end);
+  }
+
+  #clicked(u) {
+    const was = this.wasDragged;
+    this.wasDragged = false;
+    if (!was) this.onMoment(u.posToVal(u.cursor.left, "x"));
+  }
+
+  /** Marks the peak, the moment that the tables are about, and the requests that failed. */
+  #marks(u) {
+    const { ctx, bbox } = u;
+    const line = (at, text, color, dash, row) => {
+      if (at < this.state.t0 || at > this.state.t1) return;
+      const x = u.valToPos(at, "x", true);
+      ctx.save();
+      ctx.strokeStyle = color;
+      ctx.fillStyle = color;
+      ctx.lineWidth = 1.5 * devicePixelRatio;
+      ctx.setLineDash(dash);
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      ctx.font = `600 ${12 * devicePixelRatio}px system-ui, sans-serif`;
+      const width = ctx.measureText(text).width;
+      const isLeft = x + width + 10 > bbox.left + bbox.width;
+      ctx.textAlign = isLeft ? "right" : "left";
+      const left = x + (isLeft ? -5 : 5) * devicePixelRatio;
+      const top = bbox.top + (12 + row * 15) * devicePixelRatio;
+      ctx.lineWidth = 4 * devicePixelRatio;
+      ctx.setLineDash([]);
+      ctx.strokeStyle = style("--panel");
+      ctx.strokeText(text, left, top);
+      ctx.fillText(text, left, top);
+      ctx.restore();
+    };
+    if (this.peak) line(this.peak.time, `peak ${bytes(this.peak.bytes)}`, style("--alarm"), [], 0);
+    const { moment } = this.state;
+    if (moment !== undefined && moment !== this.peak?.time) {
+      line(moment, time(moment), style("--accent"), [4, 3], 1);
+    }
+    for (const failed of this.state.failed.slice(0, 20)) {
+      line(failed.time, `${bytes(failed.bytes)} refused`, style("--alarm"), [2, 3], 2);
+    }
+  }
+}

@@ -1,0 +1,40 @@
+// Numbers as text: sizes, times, counts.
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+/** Formats a size: `4 MiB`, `2.1 GiB`. */
+export function bytes(size) {
+  let unit = 0;
+  let scaled = size;
+  while (Math.abs(scaled) >= 1023.95 && unit + 1 < UNITS.length) {
+    scaled /= 1024;
+    unit += 1;
+  }
+  const digits = unit === 0 ? String(Math.round(scaled)) : scaled.toFixed(1).replace(/\.0$/, "");
+  return `${digits} ${UNITS[unit]}`;
+}
+
+/** Formats nanoseconds since the first event, with the digits that a step of `step` needs. */
+export function time(ns, step = 0) {
+  const size = Math.max(Math.abs(ns), step);
+  let unit = ["ns", 1];
+  if (size >= 1e9) unit = ["s", 1e9];
+  else if (size >= 1e6) unit = ["ms", 1e6];
+  else if (size >= 1e3) unit = ["µs", 1e3];
+  const [name, scale] = unit;
+  let digits = 3;
+  if (step > 0) digits = Math.min(9, Math.max(0, Math.ceil(-Math.log10(step / scale))));
+  else if (scale === 1) digits = 0;
+  const text = (ns / scale).toFixed(digits);
+  return `${step > 0 ? text : text.replace(/\.?0+$/, "")} ${name}`;
+}
+
+/** Formats a count: `21,039`. */
+export function count(number) {
+  return number.toLocaleString("en-US");
+}
+
+/** Formats a count and its noun: `1 block`, `2 blocks`. */
+export function counted(number, noun) {
+  return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+}

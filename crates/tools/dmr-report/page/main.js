@@ -1,0 +1,611 @@
+// The page: loads the data, connects the views, and fills the tables.
+import { Chart } from "./chart.js";
+import { Pyramid } from "./curves.js";
+import { show as showFindings } from "./findings.js";
+import { bytes, count, counted, time } from "./format.js";
+import { blockAt, HeapIndex } from "./heap.js";
+import { frames, isBusy, painter, repaint, resetFrames, start } from "./jobs.js";
+import { eventAt, holders, KEYS, load, neighbours, NONE, Selection, timeOf } from "./model.js";
+import { swatch } from "./palette.js";
+import { MOST, Rects, renderer } from "./rects.js";
+import { Lanes, pairs, pairTags, waitsOf, waitText } from "./streams.js";
+
+const get = (id) => document.getElementById(id);
+const begun = performance.now();
+const state = { t0: 0, t1: 1, p0: 0, p1: 1, failed: [], moment: undefined, selected: -1, holder: undefined };
+const page = { isReady: false, shown: {} };
+let model;
+let selection;
+let pyramid;
+let index;
+let chart;
+let lanes;
+let drawing;
+let rects = new Rects();
+let all;
+
+function theme(name) {
+  document.documentElement.dataset.theme = name;
+  chart?.redraw();
+  ["heap", "lanes"].forEach(repaint);
+}
+
+theme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+get("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+addEventListener("beforeprint", () => theme("light"));
+
+/** Fills a table. A row is an array of cells: texts, elements, or `{ number }`. */
+function fill(id, titles, rows, onRow) {
+  const table = get(id);
+  table.replaceChildren();
+  const cell = (tag, value) => {
+    const it = document.createElement(tag);
+    if (value !== null && typeof value === "object" && "number" in value) {
+      it.className = "number";
+      it.append(value.number);
+    } else if (Array.isArray(value)) it.append(...value);
+    else it.append(value);
+    return it;
+  };
+  const head = table.createTHead().insertRow();
+  titles.forEach((title) => head.append(cell("th", title)));
+  const body = table.createTBody();
+  rows.forEach((cells, at) => {
+    const row = body.insertRow();
+    cells.forEach((value) => row.append(cell("td", value)));
+    if (!onRow) return;
+    row.tabIndex = 0;
+    const act = () => {
+      for (const other of body.rows) other.removeAttribute("aria-selected");
+      row.setAttribute("aria-selected", "true");
+      onRow(at);
+    };
+    row.addEventListener("click", act);
+    row.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" || event.key === " ") {
+        event.preventDefault();
+        act();
+      }
+    });
+  });
+}
+
+function blockName(block) {
+  return model.names[model.tag[block]] || "no tag";
+}
+
+function lifetime(block) {
+  const from = model.allocated[block] === NONE ? "before the first event" : time(model.time[model.allocated[block]]);
+  const until = model.freed[block] === NONE ? "never freed" : time(model.time[model.freed[block]]);
+  return `${from} – ${until}`;
+}
+
+function blockPlace(block) {
+  return [model.names[model.label[block]], model.names[model.site[block]]].filter(Boolean).join("\n");
+}
+
+function address(position) {
+  for (const segment of [...model.file.segments].reverse()) {
+    if (position >= segment.position) {
+      return `0x${(BigInt(segment.address) + BigInt(position - segment.position)).toString(16)}`;
+    }
+  }
+  return "";
+}
+
+function describe(block) {
+  const lines = [
+    `${blockName(block)}, ${bytes(model.size[block])}`,
+    `${model.streams[model.stream[block]]}, ${lifetime(block)}`,
+  ];
+  const isRetired = model.freed[block] !== NONE && model.ready[block] !== model.freed[block];
+  if (isRetired) lines.push(`freed while still used, ready at ${time(timeOf(model, model.ready[block], all.t1))}`);
+  if (model.file.hasAddresses) lines.push(address(model.position[block]));
+  const place = blockPlace(block);
+  if (place) lines.push(place);
+  return lines.join("\n");
+}
+
+/** Shows who held memory after an event. */
+function showHolders(event, isPeak) {
+  state.moment = event === NONE ? 0 : model.time[event];
+  chart.redraw();
+  start("holders", holders(selection, event, undefined, ({ rows, total, largest }) => {
+    const name = (row) => [swatch(row.group), KEYS[selection.key].name(model, row.id)];
+    get("holders-title").textContent = isPeak
+      ? `Who held the peak: ${bytes(total)} at ${time(state.moment)}`
+      : `Who held memory at ${time(state.moment)}: ${bytes(total)}`;
+    const cells = rows.slice(0, 50).map((row) => [
+      name(row), { number: bytes(row.bytes) },
+      { number: `${(row.bytes * 100 / Math.max(1, total)).toFixed(1)} %` }, { number: count(row.blocks) },
+    ]);
+    fill("holders", [selection.key, { number: "bytes" }, { number: "share" }, { number: "blocks" }], cells, (at) => {
+      state.holder = rows[at].id;
+      showBlocksOf(event, rows[at].id);
+    });
+    page.shown.holders = rows;
+    showBlocks(largest, "The largest blocks then");
+  }));
+}
+
+function showBlocksOf(event, id) {
+  const name = KEYS[selection.key].name(model, id);
+  start("holders", holders(selection, event, id, ({ largest }) => {
+    showBlocks(largest, `The largest blocks of ${name} then`);
+  }));
+}
+
+function showBlocks(blocks, title) {
+  get("blocks-title").textContent = title;
+  const cells = blocks.map((block) => [
+    { number: bytes(model.size[block]) }, blockName(block), model.streams[model.stream[block]],
+    lifetime(block), blockPlace(block).split("\n")[0] ?? "",
+  ]);
+  fill("blocks", [{ number: "bytes" }, "tag", "stream", "lived", "place"], cells, (at) => select(blocks[at], true));
+  page.shown.blocks = blocks;
+}
+
+/** Selects a block: its details, what was at its place before and after. */
+function select(block, isRevealed) {
+  state.selected = block;
+  if (isRevealed) reveal(block);
+  repaint("heap");
+  start("neighbours", neighbours(model, block, ({ before, after }) => {
+    const box = get("block");
+    box.replaceChildren();
+    const table = document.createElement("table");
+    table.id = "chunk";
+    box.append(table);
+    const line = (word, of) => (of < 0
+      ? [word, "nothing in this file", "", ""]
+      : [word, `${blockName(of)}, ${bytes(model.size[of])}`, `${model.streams[model.stream[of]]}, ${lifetime(of)}`,
+        [model.file.hasAddresses ? address(model.position[of]) : "", ` ${blockPlace(of)}`]]);
+    const rows = [["before", before], ["block", block], ["after", after]];
+    fill("chunk", ["there", "", "", ""], rows.map(([word, of]) => line(word, of)), (at) => {
+      if (rows[at][1] >= 0) select(rows[at][1], true);
+    });
+    page.shown.chunk = { before, block, after };
+  }));
+}
+
+/** Moves the views so that a block can be seen. */
+function reveal(block) {
+  const begin = timeOf(model, model.allocated[block], all.t0);
+  const end = timeOf(model, model.ready[block], all.t1);
+  if (end < state.t0 || begin > state.t1) setRange(begin - (end - begin) * 0.5, end + (end - begin) * 0.5);
+  const low = model.position[block];
+  const high = low + model.size[block];
+  if (low < state.p0 || high > state.p1) {
+    const tall = Math.max(state.p1 - state.p0, (high - low) * 2);
+    setPlaces((low + high) / 2 - tall / 2, (low + high) / 2 + tall / 2);
+  }
+}
+
+function setRange(begin, end) {
+  const least = Math.max(1, (all.t1 - all.t0) * 1e-9);
+  const wide = Math.min(all.t1 - all.t0, Math.max(least, end - begin));
+  state.t0 = Math.min(Math.max(all.t0, begin), all.t1 - wide);
+  state.t1 = state.t0 + wide;
+  refresh();
+}
+
+function setPlaces(low, high) {
+  const tall = Math.min(all.p1 - all.p0, Math.max(512, high - low));
+  state.p0 = Math.min(Math.max(all.p0, low), all.p1 - tall);
+  state.p1 = state.p0 + tall;
+  refresh();
+}
+
+function heapView() {
+  const map = get("map");
+  return {
+    t0: state.t0, t1: state.t1, p0: state.p0, p1: state.p1,
+    width: Math.max(1, map.clientWidth), height: Math.max(1, map.clientHeight),
+  };
+}
+
+/** Builds all views for the range that is shown. */
+function refresh() {
+  const wide = Math.max(100, get("chart").clientWidth);
+  start("curve", pyramid.samples(state.t0, state.t1, Math.floor(wide / 2), (samples) => {
+    const peak = pyramid.peakBetween(state.t0, state.t1);
+    page.shown.peak = { ...peak, time: peak.event === NONE ? 0 : model.time[peak.event] };
+    chart.show(samples, selection.groups.length, page.shown.peak);
+  }));
+  const view = heapView();
+  start("rects", index.rects(selection, view, look(), (built) => {
+    rects = built;
+    page.shown.rects = built.count;
+    repaint("heap");
+  }));
+  start("arrows", lanes.build((arrows) => {
+    lanes.arrows = arrows;
+    page.shown.arrows = arrows.length;
+    repaint("lanes");
+  }));
+  repaint("heap");
+  repaint("lanes");
+  get("from").placeholder = (state.t0 / 1e9).toFixed(6);
+  get("to").placeholder = (state.t1 / 1e9).toFixed(6);
+}
+
+/** Returns what colours a block on the heap map, if that is not its group. */
+function look() {
+  switch (get("look").value) {
+    case "stream": return (block) => Math.min(8, model.stream[block]);
+    case "age": return (block) => {
+      const begin = timeOf(model, model.allocated[block], all.t0);
+      const age = timeOf(model, model.ready[block], all.t1) - begin;
+      return Math.max(0, Math.min(7, Math.floor(8 + Math.log10(Math.max(1e-8, age / (all.t1 - all.t0))) * 2)));
+    };
+    default: return null;
+  }
+}
+
+function drawHeap() {
+  const view = heapView();
+  const scale = devicePixelRatio;
+  for (const canvas of [get("rects"), get("over")]) {
+    if (canvas.width !== Math.round(view.width * scale) || canvas.height !== Math.round(view.height * scale)) {
+      canvas.width = Math.round(view.width * scale);
+      canvas.height = Math.round(view.height * scale);
+    }
+  }
+  drawing.draw(rects, view);
+  const context = get("over").getContext("2d");
+  const style = getComputedStyle(document.documentElement);
+  context.setTransform(scale, 0, 0, scale, 0, 0);
+  context.clearRect(0, 0, view.width, view.height);
+  context.font = "12px system-ui, sans-serif";
+  const x = (at) => (at - view.t0) / (view.t1 - view.t0) * view.width;
+  const y = (at) => (view.p1 - at) / (view.p1 - view.p0) * view.height;
+  const label = (text, left, top, align = "left") => {
+    context.textAlign = align;
+    context.lineWidth = 3;
+    context.strokeStyle = style.getPropertyValue("--panel");
+    context.strokeText(text, left, top);
+    context.fillStyle = style.getPropertyValue("--front");
+    context.fillText(text, left, top);
+  };
+  for (let at = 0; at < 8; at += 1) {
+    const step = (view.t1 - view.t0) / 8;
+    label(time(view.t0 + at * step, step), at / 8 * view.width + 4, view.height - 5);
+  }
+  for (let at = 1; at < 5; at += 1) {
+    label(bytes(view.p0 + (view.p1 - view.p0) * at / 5), 4, view.height * (1 - at / 5));
+  }
+  for (const segment of model.file.segments.slice(1, 200)) {
+    context.fillStyle = style.getPropertyValue("--soft");
+    context.fillRect(0, y(segment.position), view.width, 0.5);
+  }
+  for (const failed of state.failed) {
+    if (failed.time < view.t0 || failed.time > view.t1) continue;
+    context.fillStyle = style.getPropertyValue("--alarm");
+    context.fillRect(x(failed.time) - 1, 0, 2, view.height);
+    for (const hole of failed.holes) {
+      const top = y(hole.position + hole.bytes);
+      context.strokeStyle = style.getPropertyValue("--alarm");
+      context.lineWidth = 1.5;
+      context.strokeRect(x(failed.time) - 9, top, 18, Math.max(2, y(hole.position) - top));
+    }
+    label(`${bytes(failed.bytes)} refused`, x(failed.time) + 14, 16);
+  }
+  if (state.selected >= 0) {
+    const block = state.selected;
+    const left = x(timeOf(model, model.allocated[block], all.t0));
+    const right = x(timeOf(model, model.ready[block], all.t1));
+    const top = y(model.position[block] + model.size[block]);
+    context.lineWidth = 2.5;
+    context.strokeStyle = style.getPropertyValue("--front");
+    context.strokeRect(left, top, Math.max(2, right - left), Math.max(2, y(model.position[block]) - top));
+  }
+  const many = rects.summed ? `, ${count(rects.summed)} small ones summed up` : "";
+  get("heap-note").textContent = rects.view
+    ? `${counted(rects.shown, "block")} drawn${many}${model.file.hasAddresses ? "" : " · the file has no addresses: each block is placed where it fits best"}`
+    : "";
+}
+
+/** Takes the filter and the grouping into all views. */
+function apply() {
+  const size = (text, otherwise) => {
+    const match = /^\s*([\d.]+)\s*([kmgt]?)i?b?\s*$/i.exec(text);
+    return match ? Number(match[1]) * 1024 ** " kmgt".indexOf(match[2].toLowerCase() || " ") : otherwise;
+  };
+  const chosen = (id) => (get(id).value === "" ? undefined : Number(get(id).value));
+  const filter = {
+    tag: chosen("tag"), stream: chosen("stream"),
+    least: size(get("least").value, 0), most: size(get("most").value, Infinity),
+  };
+  const seconds = (id, otherwise) => (get(id).value.trim() === "" ? otherwise : Number(get(id).value) * 1e9);
+  const range = [seconds("from", state.t0), seconds("to", state.t1)];
+  if (range[0] < range[1]) Object.assign(state, { t0: Math.max(all.t0, range[0]), t1: Math.min(all.t1, range[1]) });
+  if (state.t0 >= state.t1) Object.assign(state, { t0: all.t0, t1: all.t1 });
+  get("progress").textContent = "…";
+  start("select", (function* run() {
+    yield* selection.update(get("key").value, filter);
+    yield* pyramid.build();
+    legend();
+    refresh();
+    showHolders(pyramid.peakBetween(state.t0, state.t1).event, true);
+    get("progress").textContent = `${counted(selection.shown, "block")} of ${count(model.blocks)}`;
+    page.isReady = true;
+    page.readyMs ??= performance.now() - begun;
+    status();
+  })());
+}
+
+function legend() {
+  const items = selection.groups.map(({ name }, group) => {
+    const item = document.createElement("span");
+    item.append(swatch(group), name);
+    return item;
+  });
+  const more = [];
+  if (model.kind.includes(2)) more.push("grey: freed, still used");
+  if (model.spans.bytes.length) more.push("dashed line: reserved");
+  if (more.length) {
+    const item = document.createElement("span");
+    item.className = "more";
+    item.textContent = more.join(" · ");
+    items.push(item);
+  }
+  get("legend").replaceChildren(...items);
+}
+
+function showFailed() {
+  const { refusals } = model.file;
+  if (refusals.length === 0) return;
+  const box = get("failed");
+  box.hidden = false;
+  const title = document.createElement("h2");
+  title.textContent = `${counted(model.file.refusalCount, "request")} failed`;
+  box.append(title);
+  for (const refusal of refusals) {
+    const name = model.names[refusal.tag] || "no tag";
+    const text = document.createElement("p");
+    const strong = document.createElement("strong");
+    strong.textContent = `${bytes(refusal.bytes)} of ${name} for ${model.streams[refusal.stream]} at ${time(refusal.time)}: `;
+    text.append(strong, refusal.sentence);
+    const by = document.createElement("p");
+    by.className = "more";
+    by.textContent = `Refused by: ${refusal.by}. In use ${bytes(refusal.inUse)}`
+      + `${refusal.reserved ? `, reserved ${bytes(refusal.reserved)}` : ""}.`;
+    const details = document.createElement("details");
+    const summary = document.createElement("summary");
+    summary.textContent = `The largest of ${counted(refusal.holeCount, "hole")}, and why they could not serve it`;
+    const table = document.createElement("table");
+    table.id = `holes-${refusal.event}`;
+    details.append(summary, table);
+    box.append(text, by, details);
+    const near = (block) => (block === NONE ? "the end of reserved memory" : `${blockName(block)}, ${bytes(model.size[block])}`);
+    fill(table.id, [{ number: "hole" }, "why not", "below it", "above it"], refusal.holes.map((hole) => [
+      { number: bytes(hole.bytes) }, hole.reason, near(hole.before), near(hole.after),
+    ]), (at) => {
+      const hole = refusal.holes[at];
+      setPlaces(hole.position - hole.bytes * 2, hole.position + hole.bytes * 3);
+      get("map").scrollIntoView({ block: "center" });
+    });
+    const go = document.createElement("button");
+    go.type = "button";
+    go.textContent = "Who held memory then";
+    go.addEventListener("click", () => {
+      showHolders(refusal.event, false);
+      get("memory").scrollIntoView();
+    });
+    box.append(go);
+    state.failed.push(refusal);
+  }
+}
+
+function showPairs(rows) {
+  page.shown.pairs = rows;
+  lanes.choose(rows);
+  const cells = rows.slice(0, 100).map((pair) => [
+    model.streams[pair.waiting], model.streams[pair.awaited], { number: count(pair.count) }, pairTags(model, pair),
+  ]);
+  if (rows.length === 0) {
+    get("pairs").textContent = "This file has no waits.";
+    return;
+  }
+  fill("pairs", ["stream", "waits for", { number: "times" }, "because of"], cells, (at) => {
+    const pair = rows[at];
+    lanes.pair = pair;
+    refresh();
+    start("waits", waitsOf(model, pair, (waits) => {
+      get("waits-title").textContent =
+        `${model.streams[pair.waiting]} waits for ${model.streams[pair.awaited]} because of`;
+      const lines = waits.map((wait) => (wait.block === NONE
+        ? ["no block", "", { number: count(wait.count) }, time(model.time[wait.event]), model.names[wait.reason]]
+        : [blockName(wait.block), bytes(model.size[wait.block]), { number: count(wait.count) },
+          time(model.time[wait.event]), model.names[wait.reason]]));
+      fill("waits", ["block", "size", { number: "times" }, "first", "reason"], lines, (row) => {
+        get("wait").textContent = waitText(model, waits[row].wait);
+        if (waits[row].block !== NONE) select(waits[row].block, true);
+      });
+      page.shown.waits = waits;
+    }));
+  });
+}
+
+function status() {
+  const rendering = `${drawing.name} · ${count(rects.count)} of at most ${count(MOST)} rectangles`;
+  const speed = `script of a frame: last ${frames.last.toFixed(1)} ms, longest ${frames.max.toFixed(1)} ms`;
+  get("status").textContent = `${rendering} · ${speed} · ready after ${((page.readyMs ?? 0) / 1000).toFixed(2)} s`;
+}
+
+/** Zooming and moving, by wheel, pointer and keyboard. */
+function connect(id, hasPlaces) {
+  const element = get(id);
+  const zoom = (factor, at) => {
+    const centre = state.t0 + (state.t1 - state.t0) * at;
+    setRange(centre - (centre - state.t0) * factor, centre + (state.t1 - centre) * factor);
+  };
+  const zoomPlaces = (factor, at) => {
+    const centre = state.p0 + (state.p1 - state.p0) * at;
+    setPlaces(centre - (centre - state.p0) * factor, centre + (state.p1 - centre) * factor);
+  };
+  element.addEventListener("wheel", (event) => {
+    if (document.activeElement !== element && !event.ctrlKey) return;
+    event.preventDefault();
+    const box = element.getBoundingClientRect();
+    const factor = 1.0015 ** (event.deltaY || event.deltaX);
+    if (hasPlaces && event.shiftKey) zoomPlaces(factor, 1 - (event.clientY - box.top) / box.height);
+    else zoom(factor, (event.clientX - box.left) / box.width);
+  }, { passive: false });
+  element.addEventListener("keydown", (event) => {
+    const wide = state.t1 - state.t0;
+    const tall = state.p1 - state.p0;
+    const actions = {
+      "+": () => zoom(0.7, 0.5), "=": () => zoom(0.7, 0.5), "-": () => zoom(1 / 0.7, 0.5),
+      ArrowLeft: () => setRange(state.t0 - wide * 0.2, state.t1 - wide * 0.2),
+      ArrowRight: () => setRange(state.t0 + wide * 0.2, state.t1 + wide * 0.2),
+      ArrowUp: () => hasPlaces && setPlaces(state.p0 + tall * 0.2, state.p1 + tall * 0.2),
+      ArrowDown: () => hasPlaces && setPlaces(state.p0 - tall * 0.2, state.p1 - tall * 0.2),
+      "[": () => zoomPlaces(1 / 0.7, 0.5), "]": () => zoomPlaces(0.7, 0.5),
+      0: () => { Object.assign(state, all); refresh(); },
+      Home: () => { Object.assign(state, all); refresh(); },
+      p: () => { const { time: at } = page.shown.peak; setRange(at - wide / 8, at + wide / 8); },
+    };
+    const action = actions[event.key];
+    if (!action || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    action();
+  });
+}
+
+function tip(text, event) {
+  const box = get("tip");
+  box.hidden = !text;
+  if (!text) return;
+  box.textContent = text;
+  box.style.left = `${Math.min(event.clientX + 14, innerWidth - box.offsetWidth - 8)}px`;
+  box.style.top = `${Math.min(event.clientY + 14, innerHeight - box.offsetHeight - 8)}px`;
+}
+
+function connectMap() {
+  const map = get("map");
+  let drag = null;
+  map.addEventListener("pointerdown", (event) => {
+    drag = { x: event.clientX, y: event.clientY, ...state, moved: false };
+    map.setPointerCapture(event.pointerId);
+  });
+  map.addEventListener("pointermove", (event) => {
+    const view = heapView();
+    if (drag) {
+      const x = (event.clientX - drag.x) / view.width * (drag.t1 - drag.t0);
+      const y = (event.clientY - drag.y) / view.height * (drag.p1 - drag.p0);
+      drag.moved ||= Math.hypot(event.clientX - drag.x, event.clientY - drag.y) > 3;
+      if (!drag.moved) return;
+      setRange(drag.t0 - x, drag.t1 - x);
+      setPlaces(drag.p0 + y, drag.p1 + y);
+      return;
+    }
+    const block = rects.view ? blockAt(rects, view, event.offsetX, event.offsetY) : -1;
+    tip(block >= 0 ? describe(block) : block === -2 ? "many small blocks: zoom in" : "", event);
+  });
+  map.addEventListener("pointerup", (event) => {
+    const wasMoved = drag?.moved;
+    drag = null;
+    if (wasMoved || !rects.view) return;
+    const block = blockAt(rects, heapView(), event.offsetX, event.offsetY);
+    if (block >= 0) select(block, false);
+  });
+  map.addEventListener("pointerleave", () => tip("", null));
+}
+
+function connectLanes() {
+  const element = get("lanes");
+  element.addEventListener("pointermove", (event) => {
+    const arrow = lanes.arrowAt(event.offsetX, event.offsetY);
+    if (arrow !== lanes.marked) {
+      lanes.marked = arrow;
+      repaint("lanes");
+    }
+    tip(arrow ? lanes.describe(arrow) : "", event);
+  });
+  element.addEventListener("pointerleave", () => tip("", null));
+  element.addEventListener("click", (event) => {
+    const arrow = lanes.arrowAt(event.offsetX, event.offsetY);
+    get("wait").textContent = arrow ? lanes.describe(arrow) : "";
+    const block = arrow ? model.waits.block[arrow.wait] : NONE;
+    if (block !== NONE) select(block, false);
+  });
+}
+
+function options(id, names) {
+  const any = new Option("all", "");
+  get(id).replaceChildren(any, ...names.map(([value, name]) => new Option(name, value)));
+}
+
+async function run() {
+  model = await load();
+  const { file } = model;
+  const last = model.events ? model.time[model.events - 1] : 1;
+  all = { t0: 0, t1: Math.max(1, last), p0: 0, p1: Math.max(512, file.mapBytes) };
+  Object.assign(state, all);
+  get("summary").textContent = `${file.format} · ${counted(model.events, "event")} in ${time(last)} · `
+    + `${counted(model.blocks, "block")} · ${counted(model.streams.length, "stream")}`
+    + `${file.flaws.length ? ` · ${file.flaws.join("; ")}` : ""}`;
+  if (file.findings.length) {
+    get("findings").hidden = false;
+    showFindings(get("found"), file.findings);
+  }
+  if (model.events === 0) {
+    for (const id of ["memory", "heap", "streams", "filters"]) get(id).hidden = true;
+    page.isReady = true;
+    return;
+  }
+  selection = new Selection(model);
+  pyramid = new Pyramid(selection);
+  index = new HeapIndex(model);
+  chart = new Chart(get("chart"), state, (at) => {
+    showHolders(Math.max(0, eventAt(model, at + 1) - 1), false);
+  }, setRange);
+  lanes = new Lanes(get("lanes"), get("arrows"), model, state);
+  drawing = renderer(get("rects"));
+  painter("heap", drawHeap);
+  painter("lanes", () => lanes.draw());
+  showFailed();
+  const tags = new Set(file.tags);
+  options("tag", [...tags].map((tag) => [tag, model.names[tag] || "no tag"]));
+  options("stream", model.streams.map((name, at) => [at, name]));
+  connect("chart", false);
+  connect("map", true);
+  connect("lanes", false);
+  connectMap();
+  connectLanes();
+  get("filters").addEventListener("submit", (event) => {
+    event.preventDefault();
+    apply();
+  });
+  get("filters").addEventListener("reset", () => {
+    Object.assign(state, all);
+    setTimeout(apply);
+  });
+  get("key").addEventListener("change", apply);
+  get("look").addEventListener("change", refresh);
+  new ResizeObserver(() => page.isReady && refresh()).observe(get("map"));
+  setInterval(status, 1000);
+  start("index", (function* prepare() {
+    yield* index.build();
+    yield* pairs(model, showPairs);
+    apply();
+  })());
+}
+
+/** What tests of the page look at. */
+window.dmrReport = {
+  get isReady() { return page.isReady && !isBusy(); },
+  get model() { return model; },
+  get state() { return state; },
+  get shown() { return page.shown; },
+  get readyMs() { return page.readyMs; },
+  get arrows() { return lanes.arrows.map((arrow) => ({ x: lanes.x(arrow.at), y: (lanes.y(arrow.from) + lanes.y(arrow.to)) / 2 })); },
+  frames, resetFrames, setRange, setPlaces, MOST,
+  get renderer() { return drawing?.name; },
+};
+
+run().catch((error) => {
+  get("summary").textContent = `This page cannot be shown: ${error.message ?? error}`;
+  window.dmrReport.error = String(error.stack ?? error);
+});

@@ -1,0 +1,269 @@
+// The streams as lanes, and their waits as arrows.
+import { bytes, count, counted, time } from "./format.js";
+import { eventAt, NONE } from "./model.js";
+import { css } from "./palette.js";
+
+const LANE = 46;
+const LEFT = 110;
+/** The most arrows that are drawn. */
+const ARROWS = 1500;
+/** The pixels of a bin in which arrows of a pair are one. */
+const BIN = 6;
+/** The most lanes; the streams of the most waits have one. */
+const LANES = 24;
+
+/** Returns the first wait that is not before a time. */
+function waitAt(model, at) {
+  const { event } = model.waits;
+  const first = eventAt(model, at);
+  let low = 0;
+  let high = event.length;
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if (event[middle] < first) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** Counts the waits by pair of streams and by tag of the block. */
+export function* pairs(model, found) {
+  const { waiting, awaited, block } = model.waits;
+  const all = new Map();
+  for (let wait = 0; wait < waiting.length; wait += 1) {
+    const key = waiting[wait] * 65536 + awaited[wait];
+    let pair = all.get(key);
+    if (!pair) {
+      pair = { waiting: waiting[wait], awaited: awaited[wait], count: 0, tags: new Map(), first: wait };
+      all.set(key, pair);
+    }
+    pair.count += 1;
+    const tag = block[wait] === NONE ? -1 : model.tag[block[wait]];
+    pair.tags.set(tag, (pair.tags.get(tag) ?? 0) + 1);
+    if (wait % 8192 === 8191) yield;
+  }
+  const rows = [...all.values()].sort((a, b) => b.count - a.count);
+  for (const pair of rows) pair.tags = [...pair.tags.entries()].sort((a, b) => b[1] - a[1]);
+  found(rows);
+}
+
+/** Finds the waits of a pair because of each block, the most frequent ones. */
+export function* waitsOf(model, pair, found) {
+  const { waiting, awaited, block, reason, event } = model.waits;
+  const all = new Map();
+  for (let wait = 0; wait < waiting.length; wait += 1) {
+    if (wait % 8192 === 8191) yield;
+    if (waiting[wait] !== pair.waiting || awaited[wait] !== pair.awaited) continue;
+    const row = all.get(block[wait]);
+    if (row) row.count += 1;
+    else all.set(block[wait], { block: block[wait], count: 1, reason: reason[wait], event: event[wait], wait });
+  }
+  found([...all.values()].sort((a, b) => b.count - a.count || a.event - b.event).slice(0, 100));
+}
+
+/** Describes a wait in a sentence. */
+export function waitText(model, wait) {
+  const { waiting, awaited, block, reason, event } = model.waits;
+  const of = block[wait];
+  const because = of === NONE
+    ? "the recording does not name a block"
+    : `because of block ${model.names[model.tag[of]] || "without a tag"}, ${bytes(model.size[of])}, `
+      + `allocated on ${model.streams[model.stream[of]]}`;
+  const why = model.names[reason[wait]];
+  return `${model.streams[waiting[wait]]} waits for ${model.streams[awaited[wait]]} at `
+    + `${time(model.time[event[wait]])}, ${because}${why ? ` (${why})` : ""}`;
+}
+
+/** The lanes of streams. */
+export class Lanes {
+  constructor(element, canvas, model, state) {
+    Object.assign(this, { element, canvas, model, state });
+    this.arrows = [];
+    this.hidden = 0;
+    this.pair = null;
+    this.lanes = [];
+  }
+
+  /** Chooses the streams that have a lane. */
+  choose(rows) {
+    const { model } = this;
+    const streams = new Map(model.streams.map((_, at) => [at, 0]));
+    for (const { waiting, awaited, count: waits } of rows) {
+      streams.set(waiting, (streams.get(waiting) ?? 0) + waits);
+      streams.set(awaited, (streams.get(awaited) ?? 0) + waits);
+    }
+    const most = [...streams.entries()].sort((a, b) => b[1] - a[1]).slice(0, LANES);
+    this.lanes = most.map(([stream]) => stream).sort((a, b) => a - b);
+    this.of = new Map(this.lanes.map((stream, at) => [stream, at]));
+    this.element.style.height = `${Math.max(1, this.lanes.length) * LANE + 26}px`;
+  }
+
+  y(lane) {
+    return lane * LANE + LANE / 2 + 4;
+  }
+
+  x(at) {
+    const { t0, t1 } = this.state;
+    return LEFT + (at - t0) / (t1 - t0) * (this.element.clientWidth - LEFT - 12);
+  }
+
+  /** Finds the arrows of the range of time that is shown: one by one, or in bins. */
+  *build(found) {
+    const { model, state } = this;
+    const { waiting, awaited, event } = model.waits;
+    const first = waitAt(model, state.t0);
+    const last = waitAt(model, state.t1 + 1);
+    const bins = new Map();
+    for (let wait = first; wait < last; wait += 1) {
+      if (wait % 4096 === 4095) yield;
+      const from = this.of.get(awaited[wait]);
+      const to = this.of.get(waiting[wait]);
+      if (from === undefined || to === undefined) continue;
+      const isHidden = this.pair
+        && (this.pair.waiting !== waiting[wait] || this.pair.awaited !== awaited[wait]);
+      if (isHidden) continue;
+      const at = model.time[event[wait]];
+      const key = `${from} ${to} ${Math.floor(this.x(at) / BIN)}`;
+      const bin = bins.get(key);
+      if (bin) bin.count += 1;
+      else bins.set(key, { from, to, at, wait, count: 1 });
+    }
+    let arrows = [...bins.values()];
+    this.hidden = Math.max(0, arrows.length - ARROWS);
+    if (this.hidden) {
+      arrows.sort((a, b) => b.count - a.count);
+      arrows = arrows.slice(0, ARROWS);
+    }
+    this.density = yield* this.#density();
+    found(arrows);
+  }
+
+  /** Counts the events of each lane by pixel. */
+  *#density() {
+    const { model, state } = this;
+    const width = Math.max(1, Math.floor(this.element.clientWidth - LEFT - 12));
+    const sums = new Float32Array(this.lanes.length * width);
+    const first = eventAt(model, state.t0);
+    const last = eventAt(model, state.t1 + 1);
+    // A sample of a large range is enough for a picture.
+    const step = Math.max(1, Math.floor((last - first) / 400_000));
+    let seen = 0;
+    for (let event = first; event < last; event += step) {
+      seen += 1;
+      if (seen % 8192 === 8191) yield;
+      if (model.kind[event] > 3) continue;
+      const lane = this.of.get(model.stream[model.subject[event]]);
+      if (lane === undefined) continue;
+      const pixel = Math.floor((model.time[event] - state.t0) / (state.t1 - state.t0) * width);
+      if (pixel >= 0 && pixel < width) sums[lane * width + pixel] += 1;
+    }
+    return { sums, width };
+  }
+
+  draw() {
+    const { canvas, element, model, state } = this;
+    const scale = devicePixelRatio;
+    const width = element.clientWidth;
+    const height = element.clientHeight;
+    if (canvas.width !== width * scale || canvas.height !== height * scale) {
+      canvas.width = width * scale;
+      canvas.height = height * scale;
+    }
+    const context = canvas.getContext("2d");
+    const style = getComputedStyle(document.documentElement);
+    const front = style.getPropertyValue("--front");
+    const soft = style.getPropertyValue("--soft");
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    context.clearRect(0, 0, width, height);
+    context.font = "13px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    this.lanes.forEach((stream, lane) => {
+      const y = this.y(lane);
+      context.strokeStyle = soft;
+      context.lineWidth = 1;
+      context.beginPath();
+      context.moveTo(LEFT, y);
+      context.lineTo(width - 12, y);
+      context.stroke();
+      context.fillStyle = front;
+      context.textAlign = "right";
+      context.fillText(model.streams[stream], LEFT - 10, y, LEFT - 16);
+    });
+    if (this.density) {
+      const { sums, width: columns } = this.density;
+      let most = 1;
+      for (const value of sums) most = Math.max(most, value);
+      context.fillStyle = css(0, 0.6);
+      for (let lane = 0; lane < this.lanes.length; lane += 1) {
+        for (let column = 0; column < columns; column += 1) {
+          const value = sums[lane * columns + column];
+          if (value === 0) continue;
+          const tall = 3 + 9 * Math.log1p(value) / Math.log1p(most);
+          context.fillRect(LEFT + column, this.y(lane) - tall / 2, 1, tall);
+        }
+      }
+    }
+    for (const arrow of this.arrows) this.#arrow(context, arrow, arrow === this.marked);
+    context.fillStyle = soft;
+    context.textAlign = "left";
+    const step = (state.t1 - state.t0) / 8;
+    for (let at = 0; at < 8; at += 1) {
+      const x = LEFT + at / 8 * (width - LEFT - 12);
+      context.fillText(time(state.t0 + at * step, step), x, height - 12);
+    }
+  }
+
+  #arrow(context, { from, to, at, count: waits }, isMarked) {
+    const x = this.x(at);
+    const y0 = this.y(from);
+    const y1 = this.y(to);
+    const down = y1 > y0 ? 1 : -1;
+    const isSelf = from === to;
+    context.strokeStyle = isMarked ? "#d1242f" : css(5, 0.75);
+    context.fillStyle = context.strokeStyle;
+    context.lineWidth = isMarked ? 3 : Math.min(4, 1 + Math.log10(waits));
+    context.beginPath();
+    if (isSelf) {
+      context.arc(x, y0 - 8, 6, 0, Math.PI * 2);
+      context.stroke();
+      return;
+    }
+    context.moveTo(x - 4, y0);
+    context.lineTo(x, y1 - down * 7);
+    context.stroke();
+    context.beginPath();
+    context.moveTo(x, y1 - down);
+    context.lineTo(x - 4, y1 - down * 9);
+    context.lineTo(x + 4, y1 - down * 9);
+    context.fill();
+  }
+
+  /** Returns the arrow at a place, if there is one. */
+  arrowAt(x, y) {
+    let best = null;
+    let nearest = 8;
+    for (const arrow of this.arrows) {
+      const low = Math.min(this.y(arrow.from), this.y(arrow.to)) - 8;
+      const high = Math.max(this.y(arrow.from), this.y(arrow.to)) + 8;
+      const away = Math.abs(this.x(arrow.at) - x);
+      if (away < nearest && y >= low && y <= high) {
+        nearest = away;
+        best = arrow;
+      }
+    }
+    return best;
+  }
+
+  /** Describes an arrow. */
+  describe(arrow) {
+    const more = arrow.count > 1 ? `\nand ${counted(arrow.count - 1, "more wait")} of this pair here` : "";
+    return waitText(this.model, arrow.wait) + more;
+  }
+}
+
+/** Describes the tags of a pair: `812 because of batch`. */
+export function pairTags(model, pair) {
+  const named = pair.tags.slice(0, 3).map(([tag, waits]) =>
+    (tag < 0 ? `${count(waits)} without a block` : `${count(waits)} because of ${model.names[tag] || "no tag"}`));
+  return named.join(", ");
+}

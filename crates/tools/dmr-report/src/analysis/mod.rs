@@ -1,0 +1,6 @@
+//! Questions about a model: the peak, the holes, the waits, and the places of blocks.
+
+pub mod holes;
+pub mod layout;
+pub mod peak;
+pub mod waits;

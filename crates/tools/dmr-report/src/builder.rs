@@ -1,0 +1,353 @@
+//! Builds a model from events in the order of a file: pairs allocations with frees.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use crate::error::ReportError;
+use crate::model::{
+    EventKind, Mark, Model, NONE, Refusal, Source, Span, Stream, Wait,
+};
+
+/// The number of allocations after which addresses are no longer checked for being ids.
+const CHECKED: usize = 50_000;
+
+/// Builds a [`Model`]. Times that decrease are raised to the one before: threads log slightly out
+/// of order.
+#[derive(Debug)]
+pub struct Builder {
+    model: Model,
+    streams: FxHashMap<u64, u32>,
+    /// The live and retired blocks by their key.
+    live: FxHashMap<u64, u32>,
+    spans: FxHashMap<u64, u32>,
+    overlap: OverlapCheck,
+}
+
+/// An allocation, as a file has it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Allocation<'a> {
+    /// The key that its free has, too: the address, or a generation.
+    pub key: u64,
+    /// The first byte.
+    pub address: u64,
+    /// The size.
+    pub bytes: u64,
+    /// The number of the stream.
+    pub stream: u64,
+    /// The tag.
+    pub tag: &'a str,
+    /// The query; 0 for none.
+    pub query: u64,
+    /// The label that the thread was in; empty if there is none.
+    pub label: &'a str,
+    /// The call site or stack; empty if there is none.
+    pub site: &'a str,
+}
+
+/// A range that is reserved from the driver, as a file has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Reserved {
+    /// The first byte.
+    pub address: u64,
+    /// The size.
+    pub bytes: u64,
+    /// The number of the stream that it belongs to.
+    pub stream: Option<u64>,
+}
+
+impl Builder {
+    /// Makes a builder for a file.
+    #[must_use]
+    pub fn new(source: Source) -> Self {
+        Self {
+            model: Model { source, ..Model::default() },
+            streams: FxHashMap::default(),
+            live: FxHashMap::default(),
+            spans: FxHashMap::default(),
+            overlap: OverlapCheck::default(),
+        }
+    }
+
+    /// Returns the model so far, for the tables that need no pairing.
+    pub fn model(&mut self) -> &mut Model {
+        &mut self.model
+    }
+
+    /// Returns the index of a stream, which is added if it is new.
+    pub fn stream(&mut self, id: u64) -> u32 {
+        let streams = &mut self.model.streams;
+        *self.streams.entry(id).or_insert_with(|| {
+            streams.push(Stream { id, name: String::new() });
+            streams.len() as u32 - 1
+        })
+    }
+
+    /// Sets the name of a stream.
+    pub fn name_stream(&mut self, id: u64, name: &str) {
+        let index = self.stream(id);
+        name.clone_into(&mut self.model.streams[index as usize].name);
+    }
+
+    /// Returns the live or retired block with this key; [`NONE`] if there is none.
+    #[must_use]
+    pub fn block(&self, key: u64) -> u32 {
+        self.live.get(&key).copied().unwrap_or(NONE)
+    }
+
+    /// Adds an allocation. A block with the same key that was not freed ends here.
+    ///
+    /// # Errors
+    ///
+    /// The table is full.
+    pub fn allocate(&mut self, time: u64, block: &Allocation<'_>) -> Result<u32, ReportError> {
+        if let Some(old) = self.live.remove(&block.key) {
+            self.model.flaws.lost_frees += 1;
+            self.end(time, old)?;
+        }
+        let event = self.push(time, EventKind::Allocate, self.model.blocks.len() as u32)?;
+        self.overlap.allocate(block.address, block.bytes);
+        let index = self.add_block(block, event);
+        self.live.insert(block.key, index);
+        Ok(index)
+    }
+
+    /// Adds a block that was allocated before the first event.
+    ///
+    /// # Errors
+    ///
+    /// The table is full.
+    pub fn allocated_before(&mut self, block: &Allocation<'_>) -> Result<u32, ReportError> {
+        self.check_room(self.model.blocks.len())?;
+        let index = self.add_block(block, NONE);
+        self.live.insert(block.key, index);
+        Ok(index)
+    }
+
+    /// Adds a free. A block that is not live was allocated before the first event, if `unknown` has
+    /// a size; otherwise the free is counted as a flaw.
+    ///
+    /// # Errors
+    ///
+    /// The table is full.
+    pub fn free(&mut self, time: u64, unknown: &Allocation<'_>) -> Result<(), ReportError> {
+        if let Some(block) = self.take(unknown)? {
+            self.end(time, block)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a free of a block that is still used: its memory is [ready](Self::ready) later.
+    ///
+    /// # Errors
+    ///
+    /// The table is full.
+    pub fn retire(&mut self, time: u64, unknown: &Allocation<'_>) -> Result<(), ReportError> {
+        let Some(block) = self.take(unknown)? else { return Ok(()) };
+        self.live.insert(unknown.key, block);
+        let event = self.push(time, EventKind::Retire, block)?;
+        self.model.blocks.freed[block as usize] = event;
+        Ok(())
+    }
+
+    /// Adds the time from which the memory of a freed block can be used again.
+    ///
+    /// # Errors
+    ///
+    /// The table is full.
+    pub fn ready(&mut self, time: u64, key: u64) -> Result<(), ReportError> {
+        match self.live.remove(&key) {
+            Some(block) => self.end(time, block),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a block larger in place: its row ends, and a new one begins at the same address.
+    ///
+    /// # Errors
+    ///
+    /// The table is full.
+    pub fn grow(&mut self, time: u64, grown: &Allocation<'_>) -> Result<(), ReportError> {
+        if let Some(old) = self.live.remove(&grown.key) {
+            self.end(time, old)?;
+        }
+        self.allocate(time, grown).map(|_| ())
+    }
+
+    /// Adds a span that was reserved from the driver.
+    ///
+    /// # Errors
+    ///
+    /// The table is full.
+    pub fn reserve(&mut self, time: u64, range: Reserved) -> Result<(), ReportError> {
+        let event = self.push(time, EventKind::Reserve, self.model.spans.len() as u32)?;
+        self.add_span(range, event);
+        Ok(())
+    }
+
+    /// Adds a span that was reserved before the first event.
+    ///
+    /// # Errors
+    ///
+    /// The table is full.
+    pub fn reserved_before(&mut self, range: Reserved) -> Result<(), ReportError> {
+        self.check_room(self.model.spans.len())?;
+        self.add_span(range, NONE);
+        Ok(())
+    }
+
+    /// Adds the return of a span to the driver. An unknown span is ignored.
+    ///
+    /// # Errors
+    ///
+    /// The table is full.
+    pub fn release(&mut self, time: u64, address: u64) -> Result<(), ReportError> {
+        let Some(span) = self.spans.remove(&address) else { return Ok(()) };
+        let event = self.push(time, EventKind::Release, span)?;
+        self.model.spans[span as usize].released = event;
+        Ok(())
+    }
+
+    /// Adds a wait.
+    ///
+    /// # Errors
+    ///
+    /// The table is full.
+    pub fn wait(&mut self, time: u64, wait: Wait) -> Result<(), ReportError> {
+        self.push(time, EventKind::Wait, self.model.waits.len() as u32)?;
+        self.model.waits.push(wait);
+        Ok(())
+    }
+
+    /// Adds an allocation that failed.
+    ///
+    /// # Errors
+    ///
+    /// The table is full.
+    pub fn refuse(&mut self, time: u64, refusal: Refusal) -> Result<(), ReportError> {
+        self.push(time, EventKind::Refuse, self.model.refusals.len() as u32)?;
+        self.model.refusals.push(refusal);
+        Ok(())
+    }
+
+    /// Adds another event.
+    ///
+    /// # Errors
+    ///
+    /// The table is full.
+    pub fn mark(&mut self, time: u64, text: &str, stream: u32) -> Result<(), ReportError> {
+        self.push(time, EventKind::Mark, self.model.marks.len() as u32)?;
+        let text = self.model.names.intern(text);
+        self.model.marks.push(Mark { text, stream });
+        Ok(())
+    }
+
+    /// Returns the model.
+    #[must_use]
+    pub fn finish(mut self) -> Model {
+        self.model.source.has_addresses &= !self.overlap.found;
+        self.model
+    }
+
+    fn add_span(&mut self, range: Reserved, event: u32) {
+        let Reserved { address, bytes, stream } = range;
+        self.spans.insert(address, self.model.spans.len() as u32);
+        let stream = stream.map_or(NONE, |id| self.stream(id));
+        self.model.spans.push(Span { address, bytes, stream, reserved: event, released: NONE });
+    }
+
+    fn add_block(&mut self, block: &Allocation<'_>, event: u32) -> u32 {
+        let stream = self.stream(block.stream);
+        let model = &mut self.model;
+        let tag = model.names.intern(block.tag);
+        let label = model.names.intern(block.label);
+        let site = model.names.intern(block.site);
+        let blocks = &mut model.blocks;
+        blocks.address.push(block.address);
+        blocks.bytes.push(block.bytes);
+        blocks.tag.push(tag);
+        blocks.stream.push(stream);
+        blocks.query.push(block.query);
+        blocks.label.push(label);
+        blocks.site.push(site);
+        blocks.allocated.push(event);
+        blocks.freed.push(NONE);
+        blocks.ready.push(NONE);
+        blocks.len() as u32 - 1
+    }
+
+    /// Removes a block from the live ones; adds it first if it has a size and is not one of them.
+    fn take(&mut self, block: &Allocation<'_>) -> Result<Option<u32>, ReportError> {
+        if let Some(known) = self.live.remove(&block.key) {
+            return Ok(Some(known));
+        }
+        if block.bytes == 0 {
+            self.model.flaws.unknown_frees += 1;
+            return Ok(None);
+        }
+        let added = self.allocated_before(block)?;
+        self.live.remove(&block.key);
+        Ok(Some(added))
+    }
+
+    /// Ends a block: with its free, or, if it is retired, with the time from which its memory can
+    /// be used again.
+    fn end(&mut self, time: u64, block: u32) -> Result<(), ReportError> {
+        let at = block as usize;
+        let is_retired = self.model.blocks.freed[at] != NONE;
+        let kind = if is_retired { EventKind::Ready } else { EventKind::Free };
+        let event = self.push(time, kind, block)?;
+        let blocks = &mut self.model.blocks;
+        if !is_retired {
+            blocks.freed[at] = event;
+        }
+        blocks.ready[at] = event;
+        self.overlap.free(blocks.address[at]);
+        Ok(())
+    }
+
+    fn push(&mut self, time: u64, kind: EventKind, subject: u32) -> Result<u32, ReportError> {
+        self.check_room(self.model.events.len())?;
+        let events = &mut self.model.events;
+        let time = events.time.last().map_or(time, |last| time.max(*last));
+        events.time.push(time);
+        events.kind.push(kind);
+        events.subject.push(subject);
+        Ok(events.len() as u32 - 1)
+    }
+
+    fn check_room(&self, rows: usize) -> Result<(), ReportError> {
+        if rows < NONE as usize {
+            return Ok(());
+        }
+        Err(ReportError::TooManyEvents { file: self.model.source.name.clone() })
+    }
+}
+
+/// Finds live blocks that share a byte: then the addresses of the file are ids.
+#[derive(Debug, Default)]
+struct OverlapCheck {
+    checked: usize,
+    live: BTreeMap<u64, u64>,
+    found: bool,
+}
+
+impl OverlapCheck {
+    fn allocate(&mut self, address: u64, bytes: u64) {
+        if self.found || self.checked >= CHECKED {
+            return;
+        }
+        self.checked += 1;
+        let end = address.saturating_add(bytes);
+        let before = self.live.range(..end).next_back();
+        self.found = before.is_some_and(|(_, before)| *before > address);
+        self.live.insert(address, end);
+        if self.found || self.checked == CHECKED {
+            self.live.clear();
+        }
+    }
+
+    fn free(&mut self, address: u64) {
+        self.live.remove(&address);
+    }
+}

@@ -1,0 +1,150 @@
+//! The page: one file of HTML with the data in it, which needs no network.
+
+mod columns;
+mod meta;
+
+use std::io::{self, Write};
+
+use crate::analysis::layout::{Layout, layout, position};
+use crate::model::Model;
+use columns::{Packed, pack, pack_rising};
+
+const HTML: &str = include_str!("../../page/page.html");
+const STYLE: &str = include_str!("../../page/page.css");
+const CHART: &str = include_str!("../../page/vendor/uPlot.min.js");
+const CHART_STYLE: &str = include_str!("../../page/vendor/uPlot.min.css");
+
+/// The modules of the page, each after those that it imports.
+const MODULES: [&str; 11] = [
+    include_str!("../../page/format.js"),
+    include_str!("../../page/palette.js"),
+    include_str!("../../page/jobs.js"),
+    include_str!("../../page/data.js"),
+    include_str!("../../page/model.js"),
+    include_str!("../../page/curves.js"),
+    include_str!("../../page/rects.js"),
+    include_str!("../../page/heap.js"),
+    include_str!("../../page/chart.js"),
+    include_str!("../../page/streams.js"),
+    include_str!("../../page/findings.js"),
+];
+const MAIN: &str = include_str!("../../page/main.js");
+
+/// Writes the page of a model.
+///
+/// # Errors
+///
+/// Those of `out`.
+pub fn write(model: &Model, mut out: impl Write) -> io::Result<()> {
+    let layout = layout(model);
+    let packed = pack_all(model, &layout)?;
+    let mut rest = HTML;
+    while let Some((before, after)) = rest.split_once("{{") {
+        out.write_all(before.as_bytes())?;
+        let (name, after) = after.split_once("}}").unwrap_or(("", after));
+        match name {
+            "title" => out.write_all(escaped(title(model)).as_bytes())?,
+            "style" => out.write_all(STYLE.as_bytes())?,
+            "chart-style" => out.write_all(CHART_STYLE.as_bytes())?,
+            "chart-script" => out.write_all(CHART.as_bytes())?,
+            "script" => out.write_all(script().as_bytes())?,
+            _ => write_data(model, &layout, &packed, &mut out)?,
+        }
+        rest = after;
+    }
+    out.write_all(rest.as_bytes())?;
+    out.flush()
+}
+
+fn title(model: &Model) -> &str {
+    let name = model.source.name.as_str();
+    name.rsplit(['/', '\\']).next().unwrap_or(name)
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
+}
+
+/// Returns the modules as one: without imports, and with nothing exported.
+fn script() -> String {
+    let mut script = String::new();
+    for module in MODULES.iter().chain([&MAIN]) {
+        for line in module.lines() {
+            let is_module_line = line.starts_with("import ") || line.starts_with("export {");
+            if !is_module_line {
+                script.push_str(line.strip_prefix("export ").unwrap_or(line));
+                script.push('\n');
+            }
+        }
+    }
+    script
+}
+
+fn write_data(
+    model: &Model,
+    layout: &Layout,
+    packed: &[Packed],
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let descriptions = packed.iter().map(|column| &column.description).collect();
+    let meta = meta::Meta::new(model, layout, descriptions);
+    let json = serde_json::to_string(&meta).map_err(io::Error::other)?;
+    // A `<` could end the element: JSON has another way to write it.
+    let json = json.replace('<', "\\u003c");
+    writeln!(out, "<script type=\"application/json\" id=\"dmr-meta\">{json}</script>")?;
+    for column in packed {
+        let name = column.description.name;
+        write!(out, "<script type=\"text/plain\" id=\"dmr-{name}\">")?;
+        out.write_all(column.base64.as_bytes())?;
+        writeln!(out, "</script>")?;
+    }
+    Ok(())
+}
+
+/// Packs all columns, on two threads.
+fn pack_all(model: &Model, layout: &Layout) -> io::Result<Vec<Packed>> {
+    let events = || -> io::Result<Vec<Packed>> {
+        let events = &model.events;
+        let first = events.time.first().copied().unwrap_or_default();
+        let names = |ids: &[u32]| ids.to_vec().into_iter().map(u64::from);
+        let spans = &model.spans;
+        let waits = &model.waits;
+        let place = |address| match layout.segments.is_empty() {
+            true => 0,
+            false => position(&layout.segments, address),
+        };
+        let spans_at: Vec<u64> = spans.iter().map(|span| place(span.address)).collect();
+        Ok(vec![
+            pack_rising("time", events.time.iter().map(|time| time - first))?,
+            pack("kind", events.kind.iter().map(|kind| *kind as u64))?,
+            pack("subject", names(&events.subject))?,
+            pack("span_position", spans_at.iter().copied())?,
+            pack("span_bytes", spans.iter().map(|span| span.bytes))?,
+            pack("span_reserved", spans.iter().map(|span| span.reserved.into()))?,
+            pack("wait_waiting", waits.iter().map(|wait| wait.waiting.into()))?,
+            pack("wait_awaited", waits.iter().map(|wait| wait.awaited.into()))?,
+            pack("wait_block", waits.iter().map(|wait| wait.block.into()))?,
+            pack("wait_reason", waits.iter().map(|wait| wait.reason.into()))?,
+            pack("mark_text", model.marks.iter().map(|mark| mark.text.into()))?,
+        ])
+    };
+    let blocks = || -> io::Result<Vec<Packed>> {
+        let blocks = &model.blocks;
+        Ok(vec![
+            pack("position", layout.positions.iter().copied())?,
+            pack("bytes", blocks.bytes.iter().copied())?,
+            pack("tag", blocks.tag.iter().map(|id| u64::from(*id)))?,
+            pack("stream", blocks.stream.iter().map(|id| u64::from(*id)))?,
+            pack("query", blocks.query.iter().copied())?,
+            pack("label", blocks.label.iter().map(|id| u64::from(*id)))?,
+            pack("site", blocks.site.iter().map(|id| u64::from(*id)))?,
+        ])
+    };
+    std::thread::scope(|scope| {
+        let of_events = scope.spawn(events);
+        let mut packed = blocks()?;
+        let of_events = of_events.join().map_err(|_| io::Error::other("a thread panicked"))?;
+        packed.extend(of_events?);
+        Ok(packed)
+    })
+}

@@ -1,0 +1,32 @@
+//! Reads a file of any format into a model.
+
+mod log;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use crate::error::ReportError;
+use crate::findings;
+use crate::model::{Format, Model, Source};
+
+/// Reads a file: its first bytes say which format it has.
+///
+/// # Errors
+///
+/// The file cannot be read, or is of no known format; the error names the byte or the line.
+pub fn open(path: impl AsRef<Path>) -> Result<Model, ReportError> {
+    let path = path.as_ref();
+    let name = path.display().to_string();
+    let failed = |source| ReportError::Read { file: name.clone(), source };
+    let mut start = Vec::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(16).read_to_end(&mut start).map_err(failed)?;
+    let source = |format| Source { name: name.clone(), format, ..Source::default() };
+    if start.starts_with(findings::START) {
+        let text = std::fs::read(path).map_err(failed)?;
+        let findings = findings::parse(&name, &text)?;
+        return Ok(Model { source: source(Format::Findings), findings, ..Model::default() });
+    }
+    log::read(path, source(Format::Log))
+}
