@@ -1,7 +1,7 @@
 // The heap map: address by time. Builds the rectangles of a view, and finds the block at a place.
 import { NONE } from "./model.js";
 import { GROUPS } from "./palette.js";
-import { between, MOST, Rects } from "./rects.js";
+import { between, Rects } from "./rects.js";
 
 /** The blocks that a look at the index can leave out at once. */
 const CHUNK = 2048;
@@ -172,5 +172,3 @@ export function blockAt(rects, view, x, y) {
   }
   return found;
 }
-
-export { MOST };

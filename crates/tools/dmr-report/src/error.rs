@@ -20,6 +20,16 @@ pub enum ReportError {
     #[error(transparent)]
     Trace(#[from] dmr_trace::TraceError),
 
+    /// A recording cannot be read.
+    #[error("{file}: {source}")]
+    #[non_exhaustive]
+    Recording {
+        /// The file.
+        file: String,
+        /// The error, which names the byte.
+        source: dmr_recording::ReadError,
+    },
+
     /// A pickle has an opcode or a value that a snapshot does not have.
     #[error("{file}: byte {at}: {problem}")]
     #[non_exhaustive]

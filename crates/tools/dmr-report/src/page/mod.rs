@@ -14,21 +14,26 @@ const STYLE: &str = include_str!("../../page/page.css");
 const CHART: &str = include_str!("../../page/vendor/uPlot.min.js");
 const CHART_STYLE: &str = include_str!("../../page/vendor/uPlot.min.css");
 
-/// The modules of the page, each after those that it imports.
-const MODULES: [&str; 11] = [
-    include_str!("../../page/format.js"),
-    include_str!("../../page/palette.js"),
-    include_str!("../../page/jobs.js"),
-    include_str!("../../page/data.js"),
-    include_str!("../../page/model.js"),
-    include_str!("../../page/curves.js"),
-    include_str!("../../page/rects.js"),
-    include_str!("../../page/heap.js"),
-    include_str!("../../page/chart.js"),
-    include_str!("../../page/streams.js"),
-    include_str!("../../page/findings.js"),
+/// A module of the page's script.
+struct Module {
+    name: &'static str,
+    source: &'static str,
+}
+
+macro_rules! modules {
+    ($($name:literal),+) => {
+        [$(Module {
+            name: $name,
+            source: include_str!(concat!("../../page/", $name, ".js")),
+        }),+]
+    };
+}
+
+/// The modules, each after those that it imports.
+const MODULES: [Module; 12] = modules![
+    "format", "palette", "jobs", "data", "model", "curves", "rects", "heap", "chart", "streams",
+    "findings", "main"
 ];
-const MAIN: &str = include_str!("../../page/main.js");
 
 /// Writes the page of a model.
 ///
@@ -65,19 +70,42 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
 }
 
-/// Returns the modules as one: without imports, and with nothing exported.
+/// Returns the modules as one script: each is a function that returns what it exports. A module
+/// has each import and the name of each export on one line.
 fn script() -> String {
     let mut script = String::new();
-    for module in MODULES.iter().chain([&MAIN]) {
-        for line in module.lines() {
-            let is_module_line = line.starts_with("import ") || line.starts_with("export {");
-            if !is_module_line {
-                script.push_str(line.strip_prefix("export ").unwrap_or(line));
-                script.push('\n');
+    for Module { name, source } in &MODULES {
+        let mut exported = Vec::new();
+        script += &format!("const module_{name} = (() => {{\n");
+        for line in source.lines() {
+            if let Some(import) = import(line) {
+                script += &import;
+            } else if let Some(declared) = line.strip_prefix("export ") {
+                exported.push(declared_name(declared));
+                script += declared;
+            } else {
+                script += line;
             }
+            script.push('\n');
         }
+        script += &format!("return {{ {} }};\n}})();\n", exported.join(", "));
     }
     script
+}
+
+/// Converts `import { a, b as c } from "./d.js";` to what takes them from that module's function.
+fn import(line: &str) -> Option<String> {
+    let (names, from) = line.strip_prefix("import ")?.split_once(" from \"./")?;
+    let from = from.strip_suffix(".js\";")?;
+    Some(format!("const {} = module_{from};", names.replace(" as ", ": ")))
+}
+
+/// Returns `name` of `async function* name(...) {`, `const name = ...` and `class name {`.
+fn declared_name(declaration: &str) -> &str {
+    let keywords = ["async", "function", "function*", "const", "class"];
+    let words = declaration.split(' ').find(|word| !keywords.contains(word));
+    let word = words.unwrap_or_default();
+    word.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default()
 }
 
 fn write_data(

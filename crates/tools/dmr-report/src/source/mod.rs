@@ -1,6 +1,7 @@
 //! Reads a file of any format into a model.
 
 mod log;
+mod recording;
 
 use std::fs::File;
 use std::io::Read;
@@ -27,6 +28,9 @@ pub fn open(path: impl AsRef<Path>) -> Result<Model, ReportError> {
         let text = std::fs::read(path).map_err(failed)?;
         let findings = findings::parse(&name, &text)?;
         return Ok(Model { source: source(Format::Findings), findings, ..Model::default() });
+    }
+    if start.starts_with(&dmr_recording::MAGIC) {
+        return recording::read(path, source(Format::Recording));
     }
     log::read(path, source(Format::Log))
 }

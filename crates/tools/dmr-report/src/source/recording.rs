@@ -1,0 +1,262 @@
+//! A recording of the flight recorder.
+
+use std::path::Path;
+
+use dmr_recording::{
+    Block, Event, Reader, Record, Refusal as Refused, RegionState, SpanChange, SpillDirection,
+    StreamNumber, StringId,
+};
+use rustc_hash::FxHashMap;
+
+use crate::builder::{Allocation, Builder, Reserved};
+use crate::error::ReportError;
+use crate::model::{Model, NONE, Refusal, Source, Wait};
+
+/// The number of records that are sorted at once: threads write their records one after the other,
+/// slightly out of order.
+const WINDOW: usize = 1 << 16;
+
+/// Marks the key of a block that has no generation: its address.
+const ADDRESS: u64 = 1 << 63;
+
+/// Reads a recording. A file that breaks off is read up to there.
+pub(super) fn read(path: &Path, source: Source) -> Result<Model, ReportError> {
+    let name = source.name.clone();
+    let mut reader = Reader::open(path)
+        .map_err(|source| ReportError::Recording { file: name.clone(), source })?;
+    let mut adding = Adding {
+        builder: Builder::new(Source { has_addresses: true, ..source }),
+        device: None,
+        retired: FxHashMap::default(),
+        described: FxHashMap::default(),
+        in_snapshot: false,
+        is_first: true,
+    };
+    let mut window: Vec<Record> = Vec::with_capacity(2 * WINDOW);
+    let mut broken_off = None;
+    loop {
+        let next = reader.next_record();
+        let is_end = !matches!(next, Ok(Some(_)));
+        match next {
+            Ok(Some(record)) => window.push(record),
+            Ok(None) => {}
+            Err(error) => broken_off = Some(error),
+        }
+        if window.len() == 2 * WINDOW || is_end {
+            window.sort_by_key(|record| record.time_ns);
+            let ready = if is_end { window.len() } else { WINDOW };
+            for record in window.drain(..ready) {
+                adding.add(&reader, &record)?;
+            }
+        }
+        if is_end {
+            break;
+        }
+    }
+    let model = adding.builder.model();
+    model.flaws.broken_off = broken_off.map(|error| error.to_string()).unwrap_or_default();
+    model.source.device = adding.device.map(u32::from);
+    Ok(adding.builder.finish())
+}
+
+/// The state between records.
+struct Adding {
+    builder: Builder,
+    device: Option<u16>,
+    /// The keys of retired blocks by their address, which is all that the end of their use has.
+    retired: FxHashMap<u64, u64>,
+    /// Blocks that are named by others, before their allocation was recorded.
+    described: FxHashMap<u64, u32>,
+    in_snapshot: bool,
+    /// No snapshot has ended so far.
+    is_first: bool,
+}
+
+impl Adding {
+    fn add<R: std::io::Read>(
+        &mut self,
+        reader: &Reader<R>,
+        record: &Record,
+    ) -> Result<(), ReportError> {
+        let time = record.time_ns;
+        let text = |id: StringId| reader.text(id);
+        let as_allocation = |block: &Block| Allocation {
+            key: if block.generation == 0 { block.address | ADDRESS } else { block.generation },
+            address: block.address,
+            bytes: block.bytes,
+            stream: block.stream.0.into(),
+            tag: text(block.tag),
+            query: record.query,
+            label: text(record.label.name),
+            site: text(record.label.site),
+        };
+        match &record.event {
+            Event::Allocate(block) => {
+                self.device.get_or_insert(record.device);
+                self.name(block.stream);
+                self.builder.allocate(time, &as_allocation(block)).map(|_| ())
+            }
+            Event::Free(block) => {
+                self.name(block.stream);
+                self.builder.free(time, &as_allocation(block))
+            }
+            Event::Retire(block) => {
+                self.name(block.stream);
+                let allocation = as_allocation(block);
+                self.retired.insert(block.address, allocation.key);
+                self.builder.retire(time, &allocation)
+            }
+            Event::Ready { address, .. } => match self.retired.remove(address) {
+                Some(key) => self.builder.ready(time, key),
+                None => Ok(()),
+            },
+            Event::Grow(block) => self.builder.grow(time, &as_allocation(block)),
+            Event::Span { change, address, bytes, stream } => {
+                let span = Reserved { address: *address, bytes: *bytes, stream: self.named(*stream) };
+                self.span(time, *change, span)
+            }
+            Event::Wait { stream, awaited, block, launch, .. } => {
+                let block = match self.builder.block(*block) {
+                    NONE => self.described.get(block).copied().unwrap_or(NONE),
+                    block => block,
+                };
+                let label = text(record.label.name);
+                let reason = match (label, launch) {
+                    (label, 0) => label.to_owned(),
+                    ("", launch) => format!("launch {launch}"),
+                    (label, launch) => format!("{label}, launch {launch}"),
+                };
+                self.name(*stream);
+                self.name(*awaited);
+                let wait = Wait {
+                    waiting: self.builder.stream(stream.0.into()),
+                    awaited: self.builder.stream(awaited.0.into()),
+                    block,
+                    reason: self.builder.model().names.intern(&reason),
+                };
+                self.builder.wait(time, wait)
+            }
+            Event::Describe(block) => {
+                let allocation = as_allocation(block);
+                if self.builder.block(allocation.key) == NONE {
+                    let index = self.builder.allocated_before(&allocation)?;
+                    self.described.insert(block.generation, index);
+                }
+                Ok(())
+            }
+            Event::Spill { direction, block } => {
+                let way = match direction {
+                    SpillDirection::Out => "spilled to host memory",
+                    _ => "read back from host memory",
+                };
+                let text = format!("{way}: {}, {} bytes", text(block.tag), block.bytes);
+                let stream = self.builder.stream(block.stream.0.into());
+                self.builder.mark(time, &text, stream)
+            }
+            Event::Refused(refused) => self.refused(time, text(refused.limit), text(refused.tag), refused),
+            Event::GraphLaunch { stream, graph, tag } => {
+                let text = format!("launch of graph {graph} {}", text(*tag));
+                let stream = self.builder.stream(stream.0.into());
+                self.builder.mark(time, &text, stream)
+            }
+            Event::BudgetPeak { budget, bytes, limit } => {
+                let text = format!("budget {}: {bytes} of {limit} bytes", text(*budget));
+                self.builder.mark(time, &text, NONE)
+            }
+            Event::Stream { stream, name, .. } => {
+                self.name(*stream);
+                if !text(*name).is_empty() {
+                    self.builder.name_stream(stream.0.into(), text(*name));
+                }
+                Ok(())
+            }
+            Event::LabelBegin => {
+                let text = format!("begin {}", text(record.label.name));
+                self.builder.mark(time, &text, NONE)
+            }
+            Event::DeviceLost { message } => {
+                let text = format!("device lost: {}", text(*message));
+                self.builder.mark(time, &text, NONE)
+            }
+            Event::SnapshotBegin { .. } => {
+                self.in_snapshot = true;
+                Ok(())
+            }
+            Event::SnapshotEnd => {
+                self.in_snapshot = false;
+                self.is_first = false;
+                Ok(())
+            }
+            Event::Region(region) if self.in_snapshot && self.is_first => {
+                let stream = self.named(region.stream);
+                let Some(id) = stream else { return Ok(()) };
+                let span = Reserved { address: region.address, bytes: region.bytes, stream };
+                self.builder.reserved_before(span)?;
+                if region.state == RegionState::Free {
+                    return Ok(());
+                }
+                let block = Allocation {
+                    key: region.address | ADDRESS,
+                    address: region.address,
+                    bytes: region.bytes,
+                    stream: id,
+                    tag: text(region.tag),
+                    ..Allocation::default()
+                };
+                self.builder.allocated_before(&block).map(|_| ())
+            }
+            Event::Summary(summary) => {
+                self.builder.model().flaws.lost_events += summary.lost;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn span(&mut self, time: u64, change: SpanChange, span: Reserved) -> Result<(), ReportError> {
+        match change {
+            SpanChange::Reserve | SpanChange::Map => self.builder.reserve(time, span),
+            SpanChange::Release | SpanChange::Unmap => self.builder.release(time, span.address),
+            SpanChange::Move { from } => {
+                self.builder.release(time, from)?;
+                self.builder.reserve(time, span)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn refused(
+        &mut self,
+        time: u64,
+        limit: &str,
+        tag: &str,
+        refused: &Refused,
+    ) -> Result<(), ReportError> {
+        self.name(refused.stream);
+        let stream = self.builder.stream(refused.stream.0.into());
+        let tag = self.builder.model().names.intern(tag);
+        let refusal = Refusal {
+            bytes: refused.bytes,
+            stream,
+            tag,
+            refused_by: limit.to_owned(),
+            limit: refused.limit_bytes,
+            device_free: None,
+        };
+        self.builder.refuse(time, refusal)
+    }
+
+    /// Names a stream by its slot, unless it has a name.
+    fn name(&mut self, stream: StreamNumber) {
+        let id = stream.0.into();
+        let index = self.builder.stream(id) as usize;
+        if self.builder.model().streams[index].name.is_empty() {
+            self.builder.name_stream(id, &format!("stream {}", stream.slot()));
+        }
+    }
+
+    fn named(&mut self, stream: StreamNumber) -> Option<u64> {
+        self.name(stream);
+        Some(stream.0.into())
+    }
+}
