@@ -21,12 +21,14 @@ export function time(ns, step = 0) {
   if (size >= 1e9) unit = ["s", 1e9];
   else if (size >= 1e6) unit = ["ms", 1e6];
   else if (size >= 1e3) unit = ["µs", 1e3];
+  if (ns === 0) return "0 s";
   const [name, scale] = unit;
   let digits = 3;
   if (step > 0) digits = Math.min(9, Math.max(0, Math.ceil(-Math.log10(step / scale))));
   else if (scale === 1) digits = 0;
   const text = (ns / scale).toFixed(digits);
-  return `${step > 0 ? text : text.replace(/\.?0+$/, "")} ${name}`;
+  const isLong = step === 0 && text.includes(".");
+  return `${isLong ? text.replace(/\.?0+$/, "") : text} ${name}`;
 }
 
 /** Formats a count: `21,039`. */
