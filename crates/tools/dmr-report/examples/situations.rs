@@ -336,6 +336,7 @@ fn waits(folder: &Path) -> Outcome {
 /// Many small blocks of many streams.
 fn many(folder: &Path, events: u64) -> Outcome {
     const STREAMS: u32 = 16;
+    const SPAN: u64 = 96 * MIB;
     const TAGS: [&str; 12] = [
         "activation", "gradient", "weight", "workspace", "batch", "logits", "attention", "optimizer",
         "embedding", "mask", "norm", "scratch",
@@ -346,8 +347,8 @@ fn many(folder: &Path, events: u64) -> Outcome {
         let stream = StreamNumber::new(1, slot);
         program.write(Event::Span {
             change: SpanChange::Reserve,
-            address: BASE + u64::from(slot) * GIB,
-            bytes: GIB,
+            address: BASE + u64::from(slot) * SPAN,
+            bytes: SPAN,
             stream,
         })?;
         streams.push(stream);
@@ -368,12 +369,12 @@ fn many(folder: &Path, events: u64) -> Outcome {
             let slot = program.random(STREAMS.into()) as usize;
             let bytes = 512 << program.random(9);
             // A ring for each stream: addresses as an arena has them, without its cost.
-            let offset = next[slot] % (GIB / 2 - 262_144);
+            let offset = next[slot] % (SPAN - 262_144);
             next[slot] = offset + bytes;
             let tag = program.text(TAGS[(slot + program.random as usize % 3) % TAGS.len()]);
             program.generation += 1;
             let block = Block {
-                address: BASE + slot as u64 * GIB + offset,
+                address: BASE + slot as u64 * SPAN + offset,
                 bytes,
                 generation: program.generation,
                 stream: streams[slot],

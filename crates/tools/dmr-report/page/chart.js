@@ -39,7 +39,14 @@ export class Chart {
       below = sum;
     }
     const data = [samples.time, ...stacked, columns[RESERVED]];
-    const hasReserved = columns[RESERVED].some((value) => value > 0);
+    const most = (values) => values.reduce((a, b) => Math.max(a, b), 1);
+    const reserved = most(columns[RESERVED]);
+    const hasReserved = reserved > 1;
+    // A line far above the curves would flatten them.
+    this.top = most(stacked[0]);
+    this.isAbove = reserved > 4 * this.top;
+    if (!this.isAbove) this.top = Math.max(this.top, reserved);
+    this.reserved = reserved;
     if (!hasReserved) data.pop();
     const shape = `${groups} ${hasReserved} ${this.element.clientWidth}`;
     if (this.shape !== shape) {
@@ -80,10 +87,10 @@ export class Chart {
       series,
       scales: {
         x: { time: false, range: () => [this.state.t0, this.state.t1] },
-        y: { range: (u, least, most) => [0, Math.max(1, most ?? 1) * 1.06] },
+        y: { range: () => [0, this.top * 1.06] },
       },
       axes: [
-        { ...axis, values: (u, ticks) => ticks.map((it) => time(it, ticks.length > 1 ? ticks[1] - ticks[0] : 0)) },
+        { ...axis, size: 30, values: (u, ticks) => ticks.map((it) => time(it, ticks.length > 1 ? ticks[1] - ticks[0] : 0)) },
         { ...axis, size: 76, splits: sizeTicks, values: (u, ticks) => ticks.map(bytes) },
       ],
       legend: { show: false },

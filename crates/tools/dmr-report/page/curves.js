@@ -6,7 +6,7 @@ import { GROUPS } from "./palette.js";
 const CHUNK = 1024;
 /** The most events that are looked at one by one for a curve. */
 const DIRECT = 200_000;
-const STEP = 8192;
+const STEP = 2048;
 
 /** The columns of a sum: the groups, memory that is freed and still used, and what is reserved. */
 export const RETIRED = GROUPS + 1;
@@ -31,7 +31,7 @@ export class Pyramid {
     const most = new Float64Array(chunks * SERIES);
     const leastEvent = new Uint32Array(chunks);
     const mostEvent = new Uint32Array(chunks);
-    const sums = this.#before();
+    const sums = yield* this.#before();
     ends.set(sums);
     let peak = { event: NONE, bytes: inUse(sums) };
     for (let chunk = 0; chunk < chunks; chunk += 1) {
@@ -54,18 +54,19 @@ export class Pyramid {
       }
       if (high > peak.bytes) peak = { event: mostEvent[chunk], bytes: high };
       ends.set(sums, (chunk + 1) * SERIES);
-      if (chunk % 8 === 7) yield;
+      if (chunk % 4 === 3) yield;
     }
     Object.assign(this, { chunks, ends, least, most, leastEvent, mostEvent, peak });
   }
 
-  #before() {
+  *#before() {
     const { model, selection } = this;
     const sums = new Float64Array(SERIES);
     for (let block = 0; block < model.blocks; block += 1) {
       if (model.allocated[block] === NONE && selection.group[block]) {
         sums[selection.group[block] - 1] += model.size[block];
       }
+      if (block % STEP === STEP - 1) yield;
     }
     const { bytes, reserved } = model.spans;
     for (let span = 0; span < bytes.length; span += 1) {
@@ -124,7 +125,7 @@ export class Pyramid {
           const values = all.subarray(at * SERIES, (at + 1) * SERIES);
           bin.see(model.time[event], values, inUse(values));
         }
-        if (at % 256 === 255) yield;
+        if (at % 64 === 63) yield;
       }
       sums.set(this.ends.subarray(Math.min(this.chunks, Math.ceil(last / CHUNK)) * SERIES).subarray(0, SERIES));
     }

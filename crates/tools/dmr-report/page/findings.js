@@ -23,8 +23,9 @@ function draw(finding) {
     if (side.place) lines.push(`in the kernel: ${side.place}`);
     return lines;
   });
-  const tall = 92;
-  const height = names.length * tall + 8;
+  const tall = 90;
+  const top = 76;
+  const height = top + (names.length - 1) * tall + 76;
   const picture = svg("svg", { viewBox: `0 0 1000 ${height}`, role: "img", "aria-label": finding.message });
   const defs = svg("defs", {});
   const marker = svg("marker", {
@@ -34,11 +35,11 @@ function draw(finding) {
   defs.append(marker);
   picture.append(defs);
   names.forEach((name, lane) => {
-    const y = lane * tall + 26;
+    const y = lane * tall + top;
     picture.append(svg("line", { x1: 110, x2: 990, y1: y, y2: y, stroke: "var(--soft)" }));
     picture.append(svg("text", { x: 100, y: y + 5, "text-anchor": "end", fill: "var(--front)", "font-size": 15 }, name));
   });
-  const places = sides.map((side, at) => ({ x: at === 0 ? 200 : 620, y: names.indexOf(stream(side)) * tall + 26 }));
+  const places = sides.map((side, at) => ({ x: at === 0 ? 200 : 620, y: names.indexOf(stream(side)) * tall + top }));
   if (finding.race && places.length === 2) {
     const [a, b] = places;
     const isSame = a.y === b.y;
@@ -50,8 +51,8 @@ function draw(finding) {
       d: path, class: "missing", fill: "none", stroke: "var(--alarm)", "stroke-width": 2.5,
       "stroke-dasharray": "7 5", "marker-end": "url(#missing)",
     }));
-    const x = (a.x + b.x) / 2 + 90;
-    const y = isSame ? a.y - 8 : (a.y + b.y) / 2 + 18;
+    const x = (a.x + b.x) / 2 + 40;
+    const y = isSame ? a.y - 8 : (a.y + b.y) / 2 - 2;
     picture.append(svg("text", { x, y, fill: "var(--alarm)", "font-size": 15, "font-weight": 600 },
       `missing: ${stream(sides[1])} does not wait for this`));
   }
@@ -61,9 +62,12 @@ function draw(finding) {
       ? svg("circle", { cx: x, cy: y, r: 8, fill: "#0072b2", stroke: "var(--back)", "stroke-width": 2 })
       : svg("rect", { x: x - 8, y: y - 8, width: 16, height: 16, fill: "#d55e00", stroke: "var(--back)", "stroke-width": 2 });
     picture.append(shape);
-    rows[at].forEach((line, row) => {
+    // Beside the line that is missing, not on it.
+    const lines = rows[at];
+    const isBelow = names.length === 1 ? at === 1 : y > top;
+    lines.forEach((line, row) => {
       picture.append(svg("text", {
-        x: x + (row === 0 ? 14 : 14), y: y + 22 + row * 17, fill: row ? "var(--soft)" : "var(--front)",
+        x: x - 8, y: isBelow ? y + 28 + row * 17 : y - 16 - (lines.length - 1 - row) * 17, fill: row ? "var(--soft)" : "var(--front)",
         "font-size": 14, "font-family": row ? "ui-monospace, monospace" : "inherit",
       }, line));
     });

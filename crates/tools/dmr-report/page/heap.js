@@ -45,7 +45,6 @@ export class HeapIndex {
     const last = model.events ? time[model.events - 1] : 0;
     const perTime = view.width / (view.t1 - view.t0);
     const perByte = view.height / (view.p1 - view.p0);
-    let looked = 0;
     for (let chunk = 0; chunk < this.chunks; chunk += 1) {
       const isApart = this.begin[chunk] > view.t1 || this.end[chunk] < view.t0
         || this.low[chunk] > view.p1 || this.high[chunk] < view.p0;
@@ -67,8 +66,7 @@ export class HeapIndex {
           Math.min(view.height, (view.p1 - low) * perByte),
         );
       }
-      looked += 1;
-      if (looked % 4 === 0) yield;
+      yield;
     }
   }
 
@@ -150,7 +148,7 @@ class Cells {
           if (sums[group] > sums[most]) most = group;
         }
         if (all < 0.002) continue;
-        const alpha = Math.min(1, 0.15 + 0.85 * all);
+        const alpha = Math.max(0.08, Math.min(1, all ** 0.7));
         rects.add(column * width, row * height, (column + 1) * width, (row + 1) * height, most, alpha, -1);
       }
     }

@@ -1,20 +1,28 @@
 // Work in slices: no frame runs script for longer than its budget, however large the file is.
 
-/** The milliseconds of script in a frame, and those that jobs may use of them. */
-export const FRAME_MS = 8;
+/** The milliseconds that jobs may use of a frame: 8 are meant to be all of its script. */
 const JOBS_MS = 4;
+/** The same while the page opens, when there is nothing to look at. */
+const OPENING_MS = 40;
 
 const jobs = new Map();
 const painters = new Map();
 const dirty = new Set();
 let requested = false;
+let budget = OPENING_MS;
+let isShown = false;
 
-/** What frames have cost so far. */
-export const frames = { count: 0, last: 0, max: 0, total: 0 };
+/** What frames have cost so far, and what the longest one did. */
+export const frames = { count: 0, last: 0, max: 0, total: 0, over: 0, longest: "" };
 
 /** Forgets what frames have cost. */
 export function resetFrames() {
-  Object.assign(frames, { count: 0, last: 0, max: 0, total: 0 });
+  Object.assign(frames, { count: 0, last: 0, max: 0, total: 0, over: 0, longest: "" });
+}
+
+/** Ends the opening, once all views have been drawn: from then on a frame stays short. */
+export function opened() {
+  isShown = true;
 }
 
 /** Runs a generator in slices, instead of the one that had this name. */
@@ -48,25 +56,38 @@ function request() {
 function frame() {
   requested = false;
   const begin = performance.now();
+  const steps = [];
+  const timed = (name, step) => {
+    const from = performance.now();
+    const result = step();
+    steps.push([name, performance.now() - from]);
+    return result;
+  };
   // A view that does not fit into this frame is drawn in the next one.
   for (const name of dirty) {
     dirty.delete(name);
-    painters.get(name)?.();
-    if (performance.now() - begin > JOBS_MS) break;
+    timed(`draw ${name}`, () => painters.get(name)?.());
+    if (performance.now() - begin > budget) break;
   }
-  let left = true;
-  while (left && performance.now() - begin < JOBS_MS) {
-    left = false;
+  while (jobs.size > 0 && performance.now() - begin < budget) {
     for (const [name, job] of jobs) {
-      left = true;
-      const isDone = job.next().done;
+      const isDone = timed(name, () => job.next().done);
       if (isDone && jobs.get(name) === job) jobs.delete(name);
-      if (performance.now() - begin >= JOBS_MS) break;
+      if (performance.now() - begin >= budget) break;
     }
   }
   frames.last = performance.now() - begin;
   frames.count += 1;
   frames.total += frames.last;
-  frames.max = Math.max(frames.max, frames.last);
-  if (isBusy()) request();
+  if (frames.last > 8) frames.over += 1;
+  if (frames.last > frames.max) {
+    frames.max = frames.last;
+    frames.longest = steps.reduce((a, b) => (b[1] > a[1] ? b : a), ["", 0]).join(" ");
+  }
+  if (isBusy()) {
+    request();
+  } else if (isShown && budget === OPENING_MS) {
+    budget = JOBS_MS;
+    resetFrames();
+  }
 }

@@ -4,7 +4,7 @@ import { Pyramid } from "./curves.js";
 import { show as showFindings } from "./findings.js";
 import { bytes, count, counted, time } from "./format.js";
 import { blockAt, HeapIndex } from "./heap.js";
-import { frames, isBusy, painter, repaint, resetFrames, start } from "./jobs.js";
+import { frames, isBusy, opened, painter, repaint, resetFrames, start } from "./jobs.js";
 import { eventAt, holders, KEYS, load, neighbours, NONE, Selection, timeOf } from "./model.js";
 import { swatch } from "./palette.js";
 import { MOST, Rects, renderer } from "./rects.js";
@@ -22,6 +22,7 @@ let chart;
 let lanes;
 let drawing;
 let rects = new Rects();
+let curve;
 let all;
 
 function theme(name) {
@@ -210,7 +211,8 @@ function refresh() {
   start("curve", pyramid.samples(state.t0, state.t1, Math.floor(wide / 2), (samples) => {
     const peak = pyramid.peakBetween(state.t0, state.t1);
     page.shown.peak = { ...peak, time: peak.event === NONE ? 0 : model.time[peak.event] };
-    chart.show(samples, selection.groups.length, page.shown.peak);
+    curve = samples;
+    repaint("chart");
   }));
   const view = heapView();
   start("rects", index.rects(selection, view, look(), (built) => {
@@ -324,12 +326,14 @@ function apply() {
   start("select", (function* run() {
     yield* selection.update(get("key").value, filter);
     yield* pyramid.build();
-    legend();
     refresh();
     showHolders(pyramid.peakBetween(state.t0, state.t1).event, true);
     get("progress").textContent = `${counted(selection.shown, "block")} of ${count(model.blocks)}`;
-    page.isReady = true;
-    page.readyMs ??= performance.now() - begun;
+    if (!page.isReady) {
+      page.isReady = true;
+      page.readyMs = performance.now() - begun;
+      opened();
+    }
     status();
   })());
 }
@@ -341,8 +345,11 @@ function legend() {
     return item;
   });
   const more = [];
-  if (model.kind.includes(2)) more.push("grey: freed, still used");
-  if (model.spans.bytes.length) more.push("dashed line: reserved");
+  if (model.hasRetired) more.push("grey: freed, still used");
+  if (model.spans.bytes.length) {
+    const size = chart.reserved ? ` (up to ${bytes(chart.reserved)})` : "";
+    more.push(chart.isAbove ? `reserved is above the chart${size}` : `dashed line: reserved${size}`);
+  }
   if (more.length) {
     const item = document.createElement("span");
     item.className = "more";
@@ -540,10 +547,12 @@ function options(id, names) {
 async function run() {
   model = await load();
   const { file } = model;
+  model.hasRetired = model.kind.includes(2);
   const last = model.events ? model.time[model.events - 1] : 1;
   all = { t0: 0, t1: Math.max(1, last), p0: 0, p1: Math.max(512, file.mapBytes) };
   Object.assign(state, all);
-  get("summary").textContent = `${file.format} · ${counted(model.events, "event")} in ${time(last)} · `
+  if (model.events === 0) get("summary").textContent = counted(file.findings.length, "finding");
+  else get("summary").textContent = `${file.format} · ${counted(model.events, "event")} in ${time(last)} · `
     + `${counted(model.blocks, "block")} · ${counted(model.streams.length, "stream")}`
     + `${file.flaws.length ? ` · ${file.flaws.join("; ")}` : ""}`;
   if (file.findings.length) {
@@ -563,6 +572,11 @@ async function run() {
   }, setRange);
   lanes = new Lanes(get("lanes"), get("arrows"), model, state);
   drawing = renderer(get("rects"));
+  painter("chart", () => {
+    if (!curve) return;
+    chart.show(curve, selection.groups.length, page.shown.peak);
+    legend();
+  });
   painter("heap", drawHeap);
   painter("lanes", () => lanes.draw());
   showFailed();

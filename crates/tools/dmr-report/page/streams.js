@@ -5,10 +5,12 @@ import { css } from "./palette.js";
 
 const LANE = 46;
 const LEFT = 110;
+/** The pixels that a column of the density has. */
+const PIXELS = 3;
 /** The most arrows that are drawn. */
-const ARROWS = 1500;
+const ARROWS = 800;
 /** The pixels of a bin in which arrows of a pair are one. */
-const BIN = 6;
+const BIN = 10;
 /** The most lanes; the streams of the most waits have one. */
 const LANES = 24;
 
@@ -115,7 +117,7 @@ export class Lanes {
     const last = waitAt(model, state.t1 + 1);
     const bins = new Map();
     for (let wait = first; wait < last; wait += 1) {
-      if (wait % 4096 === 4095) yield;
+      if (wait % 512 === 511) yield;
       const from = this.of.get(awaited[wait]);
       const to = this.of.get(waiting[wait]);
       if (from === undefined || to === undefined) continue;
@@ -141,7 +143,7 @@ export class Lanes {
   /** Counts the events of each lane by pixel. */
   *#density() {
     const { model, state } = this;
-    const width = Math.max(1, Math.floor(this.element.clientWidth - LEFT - 12));
+    const width = Math.max(1, Math.floor((this.element.clientWidth - LEFT - 12) / PIXELS));
     const sums = new Float32Array(this.lanes.length * width);
     const first = eventAt(model, state.t0);
     const last = eventAt(model, state.t1 + 1);
@@ -150,7 +152,7 @@ export class Lanes {
     let seen = 0;
     for (let event = first; event < last; event += step) {
       seen += 1;
-      if (seen % 8192 === 8191) yield;
+      if (seen % 2048 === 2047) yield;
       if (model.kind[event] > 3) continue;
       const lane = this.of.get(model.stream[model.subject[event]]);
       if (lane === undefined) continue;
@@ -194,16 +196,23 @@ export class Lanes {
       let most = 1;
       for (const value of sums) most = Math.max(most, value);
       context.fillStyle = css(0, 0.6);
+      context.beginPath();
       for (let lane = 0; lane < this.lanes.length; lane += 1) {
         for (let column = 0; column < columns; column += 1) {
           const value = sums[lane * columns + column];
           if (value === 0) continue;
           const tall = 3 + 9 * Math.log1p(value) / Math.log1p(most);
-          context.fillRect(LEFT + column, this.y(lane) - tall / 2, 1, tall);
+          context.rect(LEFT + column * PIXELS, this.y(lane) - tall / 2, PIXELS * 0.6, tall);
         }
       }
+      context.fill();
     }
-    for (const arrow of this.arrows) this.#arrow(context, arrow, arrow === this.marked);
+    const alpha = this.arrows.length > 300 ? 0.45 : 0.8;
+    const thin = this.arrows.filter((arrow) => arrow.count < 10 && arrow !== this.marked);
+    const thick = this.arrows.filter((arrow) => arrow.count >= 10 && arrow !== this.marked);
+    this.#draw(context, thin, css(5, alpha), 1.2);
+    this.#draw(context, thick, css(5, alpha), 2.4);
+    if (this.arrows.includes(this.marked)) this.#draw(context, [this.marked], "#d1242f", 3);
     context.fillStyle = soft;
     context.textAlign = "left";
     const step = (state.t1 - state.t0) / 8;
@@ -213,28 +222,33 @@ export class Lanes {
     }
   }
 
-  #arrow(context, { from, to, at, count: waits }, isMarked) {
-    const x = this.x(at);
-    const y0 = this.y(from);
-    const y1 = this.y(to);
-    const down = y1 > y0 ? 1 : -1;
-    const isSelf = from === to;
-    context.strokeStyle = isMarked ? "#d1242f" : css(5, 0.75);
-    context.fillStyle = context.strokeStyle;
-    context.lineWidth = isMarked ? 3 : Math.min(4, 1 + Math.log10(waits));
+  /** Draws arrows of one look in two strokes of the pen: one for each would take its time. */
+  #draw(context, arrows, color, width) {
+    context.strokeStyle = color;
+    context.fillStyle = color;
+    context.lineWidth = width;
     context.beginPath();
-    if (isSelf) {
-      context.arc(x, y0 - 8, 6, 0, Math.PI * 2);
-      context.stroke();
-      return;
+    for (const { from, to, at } of arrows) {
+      const x = this.x(at);
+      const down = to > from ? 1 : -1;
+      if (from === to) {
+        context.moveTo(x + 6, this.y(from) - 8);
+        context.arc(x, this.y(from) - 8, 6, 0, Math.PI * 2);
+      } else {
+        context.moveTo(x - 4, this.y(from));
+        context.lineTo(x, this.y(to) - down * 7);
+      }
     }
-    context.moveTo(x - 4, y0);
-    context.lineTo(x, y1 - down * 7);
     context.stroke();
     context.beginPath();
-    context.moveTo(x, y1 - down);
-    context.lineTo(x - 4, y1 - down * 9);
-    context.lineTo(x + 4, y1 - down * 9);
+    for (const { from, to, at } of arrows) {
+      if (from === to) continue;
+      const x = this.x(at);
+      const down = to > from ? 1 : -1;
+      context.moveTo(x, this.y(to) - down);
+      context.lineTo(x - 4, this.y(to) - down * 9);
+      context.lineTo(x + 4, this.y(to) - down * 9);
+    }
     context.fill();
   }
 
