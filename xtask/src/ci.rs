@@ -7,14 +7,17 @@ use std::time::Instant;
 
 use crate::failure::Failure;
 use crate::package::{self, Changes};
-use crate::{alone, clippy, cuda, deny, direct, docs, fmt, graph, loom, tidy, valgrind, wheel};
+use crate::{
+    alone, clippy, cuda, deny, direct, docs, fmt, graph, loom, page, tidy, valgrind, wheel,
+};
 
 type Gate<'a> = &'a dyn Fn() -> Result<(), Failure>;
 
 /// Runs all gates and lists those that failed.
 pub(crate) fn run(changes: Changes) -> Result<(), Failure> {
     let package = || package::run(changes);
-    let gates: [(&str, Gate<'_>); 13] = [
+    let pages = || page::run(&page::Options::parse(&[])?);
+    let gates: [(&str, Gate<'_>); 14] = [
         ("fmt", &fmt::run),
         ("tidy", &tidy::run),
         ("graph", &graph::run),
@@ -26,6 +29,7 @@ pub(crate) fn run(changes: Changes) -> Result<(), Failure> {
         ("docs", &docs::run),
         ("valgrind", &valgrind::run),
         ("wheel", &wheel::run),
+        ("page", &pages),
         ("loom", &loom::run),
         ("package", &package),
     ];

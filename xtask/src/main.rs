@@ -20,6 +20,7 @@ mod graph;
 mod loom;
 mod mutants;
 mod package;
+mod page;
 mod ptx_fixtures;
 mod sanitize;
 mod tidy;
@@ -47,6 +48,7 @@ usage: cargo xtask <gate>
   valgrind  the program in C has no error of memory on the simulated driver (needs valgrind and a C compiler)
   wheel     the Python package is built, installed, and passes its tests on the simulated driver (needs a C++
             compiler and Python with venv)
+  page      the pages of `dmr report` show in a browser what they should (needs chromium)
   loom      models of the lock-free parts pass in every order of steps
   package   every published crate packages and builds from its package; prints their order
 
@@ -60,6 +62,7 @@ usage: cargo xtask <gate>
             registries, or what an earlier run has fetched)
   sanitize  device tests and planted faults under Compute Sanitizer (needs a GPU and that tool)
 
+  --events N, --pictures      page: events of the largest page; write the guide's pictures
   --instructions [PART...]    bench: the table of instructions only, of steps with PART in the name
   --sample N | --all, --seed S, --shard K/N, --timeout SECONDS
                               mutants: number, seed and part of the sample; time limit of tests
@@ -104,6 +107,7 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
         ["loom"] => loom::run(),
         ["valgrind"] => valgrind::run(),
         ["wheel"] => wheel::run(),
+        ["page", options @ ..] => page::run(&page::Options::parse(options)?),
         ["bench"] => bench::run(),
         ["bench", "--instructions", parts @ ..] => bench::count_instructions(parts),
         ["mutants", options @ ..] => mutants::run(options),

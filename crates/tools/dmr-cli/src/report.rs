@@ -50,7 +50,8 @@ fn write(
 ) -> Result<(), Failure> {
     refuse_overwrite(from, to).map_err(Failure::unusable)?;
     let written = File::create(to).and_then(|file| write(BufWriter::new(file)));
-    written.map_err(|error| Failure::unusable(format!("{}: cannot be written: {error}", to.display())))
+    written
+        .map_err(|error| Failure::unusable(format!("{}: cannot be written: {error}", to.display())))
 }
 
 fn fine(text: String) -> Output {

@@ -10,8 +10,8 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use dmr_recording::{
-    Block, Event, LabelId, Record, Refusal, SpanChange, Start, StreamChange, StreamNumber, StringId,
-    Writer,
+    Block, Event, LabelId, Record, Refusal, SpanChange, Start, StreamChange, StreamNumber,
+    StringId, Writer,
 };
 
 const MIB: u64 = 1 << 20;
@@ -182,8 +182,7 @@ impl Program {
         let used = self.reserved;
         let tag = self.text(tag);
         let limit = self.text(limit);
-        let refusal =
-            Refusal { bytes, stream, tag, limit, limit_bytes, used, free, largest_free };
+        let refusal = Refusal { bytes, stream, tag, limit, limit_bytes, used, free, largest_free };
         self.write(Event::Refused(refusal))
     }
 
@@ -338,8 +337,18 @@ fn many(folder: &Path, events: u64) -> Outcome {
     const STREAMS: u32 = 16;
     const SPAN: u64 = 96 * MIB;
     const TAGS: [&str; 12] = [
-        "activation", "gradient", "weight", "workspace", "batch", "logits", "attention", "optimizer",
-        "embedding", "mask", "norm", "scratch",
+        "activation",
+        "gradient",
+        "weight",
+        "workspace",
+        "batch",
+        "logits",
+        "attention",
+        "optimizer",
+        "embedding",
+        "mask",
+        "norm",
+        "scratch",
     ];
     let mut program = Program::new(folder, "many.rec")?;
     let mut streams = Vec::new();

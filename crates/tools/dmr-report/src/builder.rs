@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use crate::error::ReportError;
-use crate::model::{
-    EventKind, Mark, Model, NONE, Refusal, Source, Span, Stream, Wait,
-};
+use crate::model::{EventKind, Mark, Model, NONE, Refusal, Source, Span, Stream, Wait};
 
 /// The number of allocations after which addresses are no longer checked for being ids.
 const CHECKED: usize = 50_000;

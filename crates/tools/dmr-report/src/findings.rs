@@ -11,8 +11,21 @@ pub(crate) const START: &[u8] = b"finding,";
 
 /// The columns, in the order in which the simulator writes them.
 const COLUMNS: [&str; 15] = [
-    "finding", "kind", "race", "message", "device", "address", "bytes", "tag", "side",
-    "operation", "stream", "number", "place", "label", "calls",
+    "finding",
+    "kind",
+    "race",
+    "message",
+    "device",
+    "address",
+    "bytes",
+    "tag",
+    "side",
+    "operation",
+    "stream",
+    "number",
+    "place",
+    "label",
+    "calls",
 ];
 
 /// A finding: a race of two operations, or an error of one.
@@ -73,8 +86,23 @@ pub fn parse(file: &str, text: &[u8]) -> Result<Vec<Finding>, ReportError> {
         let Ok(fields) = <[String; COLUMNS.len()]>::try_from(row.fields) else {
             return Err(error(row.line, format!("has not {} fields", COLUMNS.len())));
         };
-        let [number, kind, race, message, _, address, bytes, tag, _, operation, stream, op, place, label, calls] =
-            fields;
+        let [
+            number,
+            kind,
+            race,
+            message,
+            _,
+            address,
+            bytes,
+            tag,
+            _,
+            operation,
+            stream,
+            op,
+            place,
+            label,
+            calls,
+        ] = fields;
         let parsed = |name: &str, text: &str| {
             parse_number(text)
                 .ok_or_else(|| error(row.line, format!("{name} is {text:?}, not a number")))

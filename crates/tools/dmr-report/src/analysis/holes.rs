@@ -96,9 +96,8 @@ fn hole(start: u64, end: u64, before: u32, after: u32, stream: u32) -> Hole {
 fn reserved(model: &Model, event: u32) -> Vec<Range> {
     let before = |at: u32| at != NONE && event != NONE && at <= event;
     let spans = model.spans.iter();
-    let held = spans.filter(|span| {
-        (span.reserved == NONE || before(span.reserved)) && !before(span.released)
-    });
+    let held = spans
+        .filter(|span| (span.reserved == NONE || before(span.reserved)) && !before(span.released));
     let mut ranges: Vec<_> = held
         .map(|span| Range {
             start: span.address,

@@ -31,7 +31,10 @@ pub(crate) struct Packed {
 /// # Errors
 ///
 /// Those of the compressor, which writes to memory and has none.
-pub(crate) fn pack(name: &'static str, values: impl Iterator<Item = u64> + Clone) -> io::Result<Packed> {
+pub(crate) fn pack(
+    name: &'static str,
+    values: impl Iterator<Item = u64> + Clone,
+) -> io::Result<Packed> {
     pack_as(name, values, false)
 }
 

@@ -112,7 +112,8 @@ impl Adding {
             },
             Event::Grow(block) => self.builder.grow(time, &as_allocation(block)),
             Event::Span { change, address, bytes, stream } => {
-                let span = Reserved { address: *address, bytes: *bytes, stream: self.named(*stream) };
+                let span =
+                    Reserved { address: *address, bytes: *bytes, stream: self.named(*stream) };
                 self.span(time, *change, span)
             }
             Event::Wait { stream, awaited, block, launch, .. } => {
@@ -153,7 +154,9 @@ impl Adding {
                 let stream = self.builder.stream(block.stream.0.into());
                 self.builder.mark(time, &text, stream)
             }
-            Event::Refused(refused) => self.refused(time, text(refused.limit), text(refused.tag), refused),
+            Event::Refused(refused) => {
+                self.refused(time, text(refused.limit), text(refused.tag), refused)
+            }
             Event::GraphLaunch { stream, graph, tag } => {
                 let text = format!("launch of graph {graph} {}", text(*tag));
                 let stream = self.builder.stream(stream.0.into());

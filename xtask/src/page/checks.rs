@@ -1,0 +1,262 @@
+//! The assertions about the pages of the examples: numbers, what a click and a key do, speed.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::browser::Browser;
+use crate::failure::Failure;
+
+/// A page, the height of its picture in the guide, and its assertions.
+pub(super) struct Check {
+    pub(super) file: &'static str,
+    pub(super) picture: Option<u32>,
+    pub(super) run: fn(&mut Checked<'_>) -> Result<(), Failure>,
+}
+
+/// All pages.
+pub(super) const CHECKS: &[Check] = &[
+    Check { file: "training.csv", picture: Some(900), run: training },
+    Check { file: "fragmented.rec", picture: Some(1020), run: fragmented },
+    Check { file: "budget.rec", picture: Some(1020), run: budget },
+    Check { file: "waits.rec", picture: None, run: waits },
+    Check { file: "race.csv", picture: Some(400), run: race },
+    Check { file: "many.rec", picture: Some(900), run: many },
+];
+
+/// The findings of a program with a race, as the simulated driver writes them.
+pub(super) const RACE: &str = "\
+finding,kind,race,message,device,address,bytes,tag,side,operation,stream,number,place,label,calls
+1,write-after-read,yes,write-after-read race: the write is not ordered after the read,0,0x302000000,4096,batch,first,\
+kernel sum,1,4,\"line 7, block 0, thread 0\",worker,src/train.rs:41:9
+1,write-after-read,yes,write-after-read race: the write is not ordered after the read,0,0x302000000,4096,batch,second,\
+memset,2,1,,,src/train.rs:57:5
+";
+
+/// The most rectangles that a page draws.
+const MOST: u64 = 20_000;
+
+/// An open page, and which of its assertions failed.
+pub(super) struct Checked<'b> {
+    browser: &'b mut Browser,
+    page: PathBuf,
+    pub(super) failures: Vec<String>,
+}
+
+impl<'b> Checked<'b> {
+    pub(super) fn new(browser: &'b mut Browser, page: &Path) -> Self {
+        Self { browser, page: page.to_owned(), failures: Vec::new() }
+    }
+
+    fn assert(&mut self, holds: bool, message: impl FnOnce() -> String) {
+        if !holds {
+            self.failures.push(message());
+        }
+    }
+
+    /// Asserts that an element shows each of these texts.
+    fn shows(&mut self, selector: &str, texts: &[&str]) -> Result<(), Failure> {
+        let shown = self.browser.text(selector)?;
+        for text in texts {
+            self.assert(shown.contains(text), || {
+                format!("{selector} does not show {text:?}, but {shown:?}")
+            });
+        }
+        Ok(())
+    }
+
+    fn number(&mut self, expression: &str) -> Result<f64, Failure> {
+        let value = self.browser.eval(expression)?;
+        let number = value.as_f64();
+        self.assert(number.is_some(), || format!("{expression} is {value}"));
+        Ok(number.unwrap_or_default())
+    }
+
+    fn is_true(&mut self, expression: &str) -> Result<(), Failure> {
+        let value = self.browser.eval(expression)?;
+        self.assert(value == Value::Bool(true), || format!("{expression} is {value}"));
+        Ok(())
+    }
+}
+
+/// The peak is that of the trace, and one click leads to the blocks of a tag.
+fn training(page: &mut Checked<'_>) -> Result<(), Failure> {
+    page.is_true("dmrReport.shown.peak.bytes === 7679269128")?;
+    page.shows("#holders-title", &["Who held the peak: 7.2 GiB at"])?;
+    page.shows(
+        "#holders",
+        &["fwd 3.9 GiB 54.3 % 251 bwd 2 GiB 28.4 % 4 opt 846.9 MiB 11.6 % 296"],
+    )?;
+    page.browser.click("#holders tbody tr:nth-child(2)")?;
+    page.shows("#blocks-title", &["The largest blocks of bwd then"])?;
+    page.is_true("document.querySelectorAll('#blocks tbody tr').length === 4")?;
+    page.browser.click("#blocks tbody tr")?;
+    page.shows("#chunk", &["before", "block bwd, 1 GiB", "after"])?;
+    // Another moment: a click into the chart.
+    let [x, y] = page.browser.place("#chart .u-over")?;
+    page.browser.click_at(x, y)?;
+    page.browser.settle()?;
+    page.shows("#holders-title", &["Who held memory at"])?;
+    page.is_true("dmrReport.shown.rects <= 20000 && dmrReport.renderer === 'WebGL2'")?;
+    // The same without WebGL.
+    let shown = page.number("dmrReport.shown.rects")?;
+    let file = page.page.clone();
+    page.browser.open(&file, "?canvas")?;
+    page.is_true("dmrReport.renderer === 'canvas'")?;
+    page.is_true(&format!("dmrReport.shown.rects === {shown}"))?;
+    page.is_true(
+        "(() => { const canvas = document.getElementById('rects'); const image = canvas.getContext('2d')\
+         .getImageData(0, 0, canvas.width, canvas.height).data; \
+         return image.some((value) => value > 0); })()",
+    )
+}
+
+/// The page explains why 2 GiB were refused with more than 5 GiB free.
+fn fragmented(page: &mut Checked<'_>) -> Result<(), Failure> {
+    page.shows(
+        "#failed",
+        &[
+            "1 request failed",
+            "2 GiB of beam for decode at 328 ms: 2 GiB were requested, and 5.3 GiB were free, but in \
+             7 holes: the largest had 969 MiB, which was too small.",
+            "the limit of 8 GiB left 0 B",
+            "Refused by: device memory. In use 2.7 GiB, reserved 8 GiB.",
+        ],
+    )?;
+    page.browser.click("#failed summary")?;
+    page.is_true("document.querySelectorAll('#failed table tbody tr').length === 7")?;
+    page.shows("#failed table", &["933 MiB smaller than the request session, 436 MiB session, 452 MiB"])?;
+    page.browser.click("#failed button")?;
+    page.shows("#holders-title", &["Who held memory at 328 ms: 2.7 GiB"])?;
+    page.shows("#holders", &["session 2.7 GiB 100.0 % 6"])?;
+    page.browser.click("#holders tbody tr")?;
+    page.shows("#blocks", &["500 MiB session decode 280.8 ms – 353 ms keep session"])?;
+    // A place on the map is the chunk that was there, with what came before and after.
+    let place = page.browser.eval(
+        "(() => { const map = document.getElementById('map'); map.scrollIntoView({ block: 'center' }); \
+         const box = map.getBoundingClientRect(); return [box.left + box.width * 0.5, box.bottom - 40]; })()",
+    )?;
+    let x = place[0].as_f64().unwrap_or_default();
+    let y = place[1].as_f64().unwrap_or_default();
+    page.browser.point_at(x, y)?;
+    page.shows("#tip", &["kv-cache", "decode", "cache"])?;
+    page.browser.click_at(x, y)?;
+    page.browser.settle()?;
+    page.shows("#chunk", &["block kv-cache", "after nothing in this file"])
+}
+
+/// The page names the budget, and groups by query.
+fn budget(page: &mut Checked<'_>) -> Result<(), Failure> {
+    page.shows("#failed", &["1.8 GiB of sort buffer for join", "Refused by: budget `queries`"])?;
+    page.browser.eval(
+        "document.getElementById('key').value = 'query'; \
+         document.getElementById('key').dispatchEvent(new Event('change'))",
+    )?;
+    page.browser.settle()?;
+    page.shows("#legend", &["query 3", "query 2", "query 1"])?;
+    page.shows("#holders", &["query 3"])
+}
+
+/// The page says which stream waits for which, and because of which block; keys and the wheel move.
+fn waits(page: &mut Checked<'_>) -> Result<(), Failure> {
+    page.shows(
+        "#pairs",
+        &["compute copy 200 200 because of batch", "send compute 200 200 because of gradient"],
+    )?;
+    let arrow = page.browser.eval(
+        "(() => { const lanes = document.getElementById('lanes'); lanes.scrollIntoView({ block: 'center' }); \
+         const box = lanes.getBoundingClientRect(); const arrow = dmrReport.arrows[0]; \
+         return [box.left + arrow.x + 1, box.top + arrow.y + 1]; })()",
+    )?;
+    let x = arrow[0].as_f64().unwrap_or_default();
+    let y = arrow[1].as_f64().unwrap_or_default();
+    page.browser.point_at(x, y)?;
+    page.shows("#tip", &["compute waits for copy at 250 µs, because of block batch, 48 MiB"])?;
+    page.browser.click_at(x, y)?;
+    page.browser.settle()?;
+    page.shows("#wait", &["compute waits for copy", "forward, launch"])?;
+    page.shows("#chunk", &["before nothing", "block batch, 48 MiB", "after batch, 48 MiB"])?;
+    page.browser.click("#pairs tbody tr:nth-child(3)")?;
+    page.shows("#waits-title", &["compute waits for send because of"])?;
+    page.shows("#waits", &["weights 600 MiB 40"])?;
+    // The keyboard, once a view has the focus.
+    page.browser.click("#chart .u-over")?;
+    page.browser.eval("document.getElementById('chart').focus()")?;
+    let all = page.number("dmrReport.state.t1 - dmrReport.state.t0")?;
+    page.browser.press("+")?;
+    page.is_true(&format!("dmrReport.state.t1 - dmrReport.state.t0 < {all} * 0.8"))?;
+    page.browser.press("ArrowRight")?;
+    page.is_true("dmrReport.state.t0 > 0")?;
+    let [x, y] = page.browser.place("#chart")?;
+    let wide = page.number("dmrReport.state.t1 - dmrReport.state.t0")?;
+    page.browser.wheel_at(x, y, -300.0)?;
+    page.is_true(&format!("dmrReport.state.t1 - dmrReport.state.t0 < {wide} * 0.8"))?;
+    page.browser.press("0")?;
+    page.is_true(&format!("dmrReport.state.t1 - dmrReport.state.t0 === {all}"))?;
+    // Dark and light.
+    let dark = "getComputedStyle(document.body).backgroundColor";
+    let before = page.browser.eval(dark)?;
+    page.browser.click("#theme")?;
+    let after = page.browser.eval(dark)?;
+    page.assert(before != after, || format!("the theme has not changed: {after}"));
+    Ok(())
+}
+
+/// A race is two marks with the wait that is missing between them.
+fn race(page: &mut Checked<'_>) -> Result<(), Failure> {
+    page.shows("#findings", &["write-after-read race: the write is not ordered after the read"])?;
+    page.shows("#findings", &["4096 bytes at 0x302000000 of batch"])?;
+    page.is_true("document.querySelectorAll('#found svg path.missing').length === 1")?;
+    let labels = page.browser.eval(
+        "[...document.querySelectorAll('#found svg text')].map((it) => it.textContent).join('; ')",
+    )?;
+    let labels = labels.as_str().unwrap_or_default().to_owned();
+    for text in [
+        "stream 1",
+        "stream 2",
+        "missing: stream 2 does not wait for this",
+        "kernel sum, operation 4 of stream 1; at src/train.rs:41:9",
+        "memset, operation 1 of stream 2; at src/train.rs:57:5",
+    ] {
+        page.assert(labels.contains(text), || format!("{text:?} is not drawn: {labels}"));
+    }
+    Ok(())
+}
+
+/// However many events there are, few rectangles are drawn, and frames stay short.
+fn many(page: &mut Checked<'_>) -> Result<(), Failure> {
+    let events = page.number("dmrReport.model.events")?;
+    page.browser.eval("dmrReport.resetFrames()")?;
+    for part in [0.9, 0.5, 0.1, 0.01, 0.001, 1.0] {
+        page.browser.eval(&format!(
+            "(() => {{ const all = dmrReport.model.time.at(-1); \
+             dmrReport.setRange(all * (1 - {part}) / 2, all * (1 + {part}) / 2); }})()"
+        ))?;
+        page.browser.settle()?;
+        let rects = page.number("dmrReport.shown.rects")?;
+        page.assert(rects <= MOST as f64, || format!("{rects} rectangles at {part} of the time"));
+    }
+    let frames = page.number("dmrReport.frames.count")?;
+    let over = page.number("dmrReport.frames.over")?;
+    let longest = page.number("dmrReport.frames.max")?;
+    let ready = page.number("dmrReport.readyMs")?;
+    println!(
+        "many.rec: {events} events, ready after {ready:.0} ms of the page's clock; {frames} frames, {over} \
+         with more than 8 ms of script, the longest {longest:.1} ms"
+    );
+    // A busy machine stops the browser in the middle of a frame: then the clock goes on.
+    page.assert(over <= frames * 0.1 + 2.0, || {
+        format!("{over} of {frames} frames had more than 8 ms of script")
+    });
+    let blocks = page.number("dmrReport.model.blocks")?;
+    page.browser.eval(
+        "document.getElementById('tag').selectedIndex = 1; \
+         document.getElementById('filters').requestSubmit()",
+    )?;
+    page.browser.settle()?;
+    page.is_true("document.querySelectorAll('#holders tbody tr').length === 1")?;
+    let shown = page.browser.text("#progress")?;
+    page.assert(!shown.starts_with("0 blocks"), || format!("the filter leaves {shown}"));
+    page.assert(blocks > events / 3.0, || format!("{blocks} blocks of {events} events"));
+    Ok(())
+}
