@@ -125,7 +125,10 @@ fn fragmented(page: &mut Checked<'_>) -> Result<(), Failure> {
     )?;
     page.browser.click("#failed summary")?;
     page.is_true("document.querySelectorAll('#failed table tbody tr').length === 7")?;
-    page.shows("#failed table", &["933 MiB smaller than the request session, 436 MiB session, 452 MiB"])?;
+    page.shows(
+        "#failed table",
+        &["933 MiB smaller than the request session, 436 MiB session, 452 MiB"],
+    )?;
     page.browser.click("#failed button")?;
     page.shows("#holders-title", &["Who held memory at 328 ms: 2.7 GiB"])?;
     page.shows("#holders", &["session 2.7 GiB 100.0 % 6"])?;

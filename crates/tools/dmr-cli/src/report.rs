@@ -5,6 +5,7 @@ use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use dmr_report::export::{perfetto, pytorch};
 use dmr_report::{Model, page, text};
 use dmr_trace::refuse_overwrite;
 
@@ -18,7 +19,8 @@ pub struct ReportArgs {
     /// PyTorch's allocator (a pickle), or findings of the simulated driver
     pub file: PathBuf,
 
-    /// The page that is written, and overwritten
+    /// The file that is written, and overwritten: a page; with the ending .pickle a snapshot for
+    /// PyTorch's viewer, with .pftrace a trace for Perfetto
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     #[arg(conflicts_with = "text")]
     pub output: PathBuf,
@@ -38,7 +40,12 @@ pub fn run(args: &ReportArgs) -> Result<Output, Failure> {
     if args.text {
         return Ok(fine(text::report(&model)));
     }
-    write(&args.file, &args.output, |file| page::write(&model, file))?;
+    let ending = args.output.extension().and_then(|ending| ending.to_str());
+    write(&args.file, &args.output, |file| match ending {
+        Some("pickle") => pytorch::write(&model, file),
+        Some("pftrace") => perfetto::write(&model, file),
+        _ => page::write(&model, file),
+    })?;
     Ok(fine(format!("{} is written\n{}", args.output.display(), text::peak_by_tag(&model))))
 }
 

@@ -18,7 +18,8 @@ pub struct Builder {
     streams: FxHashMap<u64, u32>,
     /// The live and retired blocks by their key.
     live: FxHashMap<u64, u32>,
-    spans: FxHashMap<u64, u32>,
+    /// The reserved spans by their address.
+    spans: BTreeMap<u64, u32>,
     overlap: OverlapCheck,
 }
 
@@ -62,7 +63,7 @@ impl Builder {
             model: Model { source, ..Model::default() },
             streams: FxHashMap::default(),
             live: FxHashMap::default(),
-            spans: FxHashMap::default(),
+            spans: BTreeMap::new(),
             overlap: OverlapCheck::default(),
         }
     }
@@ -194,16 +195,69 @@ impl Builder {
         Ok(())
     }
 
-    /// Adds the return of a span to the driver. An unknown span is ignored.
+    /// Adds a span that is reserved at the end: the parts of it that no event has reserved were
+    /// there before the first event.
     ///
     /// # Errors
     ///
     /// The table is full.
-    pub fn release(&mut self, time: u64, address: u64) -> Result<(), ReportError> {
-        let Some(span) = self.spans.remove(&address) else { return Ok(()) };
-        let event = self.push(time, EventKind::Release, span)?;
-        self.model.spans[span as usize].released = event;
+    pub fn held(&mut self, range: Reserved) -> Result<(), ReportError> {
+        let end = range.address.saturating_add(range.bytes);
+        let mut next = range.address;
+        for index in self.overlapping(range) {
+            let span = self.model.spans[index as usize];
+            if span.address > next {
+                self.reserved_before(Reserved {
+                    address: next,
+                    bytes: span.address - next,
+                    ..range
+                })?;
+            }
+            next = next.max(span.address.saturating_add(span.bytes));
+        }
+        if end > next {
+            self.reserved_before(Reserved { address: next, bytes: end - next, ..range })?;
+        }
         Ok(())
+    }
+
+    /// Adds the return of a range to the driver. Parts of it that were not reserved so far were
+    /// reserved before the first event; what spans have outside of it stays reserved.
+    ///
+    /// # Errors
+    ///
+    /// The table is full.
+    pub fn release(&mut self, time: u64, range: Reserved) -> Result<(), ReportError> {
+        self.held(range)?;
+        let end = range.address.saturating_add(range.bytes);
+        for index in self.overlapping(range) {
+            let span = self.model.spans[index as usize];
+            self.spans.remove(&span.address);
+            let event = self.push(time, EventKind::Release, index)?;
+            self.model.spans[index as usize].released = event;
+            let stream = self.model.streams.get(span.stream as usize).map(|stream| stream.id);
+            let span_end = span.address.saturating_add(span.bytes);
+            for part in [[span.address, range.address], [end, span_end]] {
+                if let Some(bytes) = part[1].checked_sub(part[0]).filter(|bytes| *bytes > 0) {
+                    self.reserve(time, Reserved { address: part[0], bytes, stream })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the reserved spans that share a byte with a range, by their addresses.
+    fn overlapping(&self, range: Reserved) -> Vec<u32> {
+        let end = range.address.saturating_add(range.bytes);
+        let before = self.spans.range(..end).rev();
+        let overlaps = |index: &u32| {
+            let span = self.model.spans[*index as usize];
+            span.address.saturating_add(span.bytes) > range.address
+        };
+        let found = before.map(|(_, index)| *index).take_while(overlaps);
+        let mut found: Vec<_> = found.collect();
+        found.reverse();
+        found
     }
 
     /// Adds a wait.

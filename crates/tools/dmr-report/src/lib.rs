@@ -8,6 +8,7 @@
 //! | [`builder`] | [`Builder`]: a model from events, for a source of one's own |
 //! | [`analysis`] | the peak, the holes, the waits, the places of blocks |
 //! | [`page`] | [`page::write`]: the page |
+//! | [`export`] | the same for PyTorch's viewer and for Perfetto |
 //! | [`text`] | [`text::report`]: the report for a terminal |
 //! | [`findings`] | the findings of the simulated driver |
 //! | [`error`] | [`ReportError`]: why a file cannot be reported on |
@@ -29,6 +30,7 @@
 pub mod analysis;
 pub mod builder;
 pub mod error;
+pub mod export;
 pub mod findings;
 pub mod model;
 pub mod names;

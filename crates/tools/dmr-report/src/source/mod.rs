@@ -1,6 +1,8 @@
 //! Reads a file of any format into a model.
 
 mod log;
+mod pickle;
+mod pytorch;
 mod recording;
 
 use std::fs::File;
@@ -32,5 +34,17 @@ pub fn open(path: impl AsRef<Path>) -> Result<Model, ReportError> {
     if start.starts_with(&dmr_recording::MAGIC) {
         return recording::read(path, source(Format::Recording));
     }
+    if is_pickle(&start) {
+        let bytes = std::fs::read(path).map_err(failed)?;
+        return pytorch::read(&bytes, source(Format::PyTorch));
+    }
+    if start.contains(&0) {
+        return Err(ReportError::Unknown { file: name });
+    }
     log::read(path, source(Format::Log))
+}
+
+/// Returns whether a file starts as a pickle of protocol 2 or later does.
+fn is_pickle(start: &[u8]) -> bool {
+    matches!(start, [0x80, 2..=5, ..])
 }

@@ -219,9 +219,9 @@ impl Adding {
     fn span(&mut self, time: u64, change: SpanChange, span: Reserved) -> Result<(), ReportError> {
         match change {
             SpanChange::Reserve | SpanChange::Map => self.builder.reserve(time, span),
-            SpanChange::Release | SpanChange::Unmap => self.builder.release(time, span.address),
+            SpanChange::Release | SpanChange::Unmap => self.builder.release(time, span),
             SpanChange::Move { from } => {
-                self.builder.release(time, from)?;
+                self.builder.release(time, Reserved { address: from, ..span })?;
                 self.builder.reserve(time, span)
             }
             _ => Ok(()),

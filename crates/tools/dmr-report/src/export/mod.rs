@@ -1,0 +1,5 @@
+//! The events in the formats of other viewers.
+
+pub mod perfetto;
+mod pickle;
+pub mod pytorch;

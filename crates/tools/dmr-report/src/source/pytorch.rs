@@ -1,0 +1,247 @@
+//! A snapshot of PyTorch's allocator: the pickle of `torch.cuda.memory._snapshot()`.
+
+use rustc_hash::FxHashMap;
+
+use super::pickle::{Pickle, PickleProblem, Value};
+use crate::builder::{Allocation, Builder, Reserved};
+use crate::error::ReportError;
+use crate::model::{Model, NONE, Refusal, Source};
+
+/// The folders whose frames say nothing about the program.
+const LIBRARIES: [&str; 3] = ["/torch/", "site-packages", "<frozen"];
+
+/// Reads a snapshot.
+pub(super) fn read(bytes: &[u8], source: Source) -> Result<Model, ReportError> {
+    let file = source.name.clone();
+    let pickle = Pickle::parse(bytes).map_err(|PickleProblem { at, problem }| {
+        ReportError::Pickle { file: file.clone(), at, problem }
+    })?;
+    let root = pickle.root;
+    let not_a_snapshot = |problem: &str| ReportError::Pickle {
+        file: file.clone(),
+        at: 0,
+        problem: problem.to_owned(),
+    };
+    // `memory_snapshot()` returns the segments alone.
+    let segments = match root {
+        Value::List(_) => root,
+        _ => pickle.get(root, "segments").ok_or_else(|| {
+            not_a_snapshot("a pickle of something else: there is no key `segments`")
+        })?,
+    };
+    let traces = pickle.get(root, "device_traces").unwrap_or(Value::None);
+    let traces = pickle.list(traces);
+    let most = (0..traces.len()).max_by_key(|at| (pickle.list(traces[*at]).len(), usize::MAX - at));
+    let device = most.unwrap_or(0);
+    let mut reading = Reading {
+        pickle: &pickle,
+        builder: Builder::new(Source {
+            has_addresses: true,
+            device: u32::try_from(device).ok(),
+            ..source
+        }),
+        sites: FxHashMap::default(),
+    };
+    let entries = traces.get(device).map_or(&[][..], |trace| pickle.list(*trace));
+    reading.entries(entries)?;
+    reading.segments(pickle.list(segments), device)?;
+    let others = (0..traces.len()).filter(|at| *at != device);
+    let left_out: usize = others.map(|at| pickle.list(traces[at]).len()).sum();
+    if left_out > 0 {
+        let flaws = &mut reading.builder.model().flaws;
+        flaws.broken_off = format!("{left_out} events of other devices are left out");
+    }
+    Ok(reading.builder.finish())
+}
+
+/// The tag and the call stack of a block.
+#[derive(Clone, Debug, Default)]
+struct Site {
+    tag: String,
+    stack: String,
+}
+
+struct Reading<'p, 'b> {
+    pickle: &'p Pickle<'b>,
+    builder: Builder,
+    /// Frames that were formatted already, by the row of their list.
+    sites: FxHashMap<u32, Site>,
+}
+
+impl Reading<'_, '_> {
+    fn entries(&mut self, entries: &[Value]) -> Result<(), ReportError> {
+        let mut freed = None;
+        for (at, entry) in entries.iter().enumerate() {
+            let entry = *entry;
+            let action = self.pickle.get(entry, "action");
+            let action = action.and_then(|action| self.pickle.text(action)).unwrap_or_default();
+            let time = self.pickle.number(entry, "time_us").saturating_mul(1000);
+            let address = self.pickle.number(entry, "addr");
+            let bytes = self.pickle.number(entry, "size");
+            let stream = self.pickle.number(entry, "stream");
+            match action {
+                "alloc" => {
+                    let site = self.site(entry);
+                    let block = allocation(address, bytes, stream, &site);
+                    self.builder.allocate(time, &block)?;
+                }
+                "free_requested" => {
+                    let block = allocation(address, bytes, stream, &NO_SITE);
+                    let is_at_once = entries.get(at + 1).is_some_and(|next| {
+                        let completed = self.pickle.get(*next, "action");
+                        completed.and_then(|it| self.pickle.text(it)) == Some("free_completed")
+                            && self.pickle.number(*next, "addr") == address
+                    });
+                    if is_at_once {
+                        self.builder.free(time, &block)?;
+                        freed = Some(at + 1);
+                    } else {
+                        self.builder.retire(time, &block)?;
+                    }
+                }
+                "free_completed" if freed != Some(at) => {
+                    if self.builder.block(address) == NONE {
+                        self.builder.free(time, &allocation(address, bytes, stream, &NO_SITE))?;
+                    } else {
+                        self.builder.ready(time, address)?;
+                    }
+                }
+                "segment_alloc" | "segment_map" => {
+                    self.builder
+                        .reserve(time, Reserved { address, bytes, stream: Some(stream) })?;
+                }
+                "segment_free" | "segment_unmap" => {
+                    self.builder
+                        .release(time, Reserved { address, bytes, stream: Some(stream) })?;
+                }
+                "oom" => self.out_of_memory(time, entry, bytes, stream)?,
+                "snapshot" => self.builder.mark(time, "snapshot", NONE)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn out_of_memory(
+        &mut self,
+        time: u64,
+        entry: Value,
+        bytes: u64,
+        stream: u64,
+    ) -> Result<(), ReportError> {
+        let site = self.site(entry);
+        let stream = self.builder.stream(stream);
+        let tag = self.builder.model().names.intern(&site.tag);
+        let refusal = Refusal {
+            bytes,
+            stream,
+            tag,
+            refused_by: "device memory".to_owned(),
+            limit: 0,
+            device_free: self
+                .pickle
+                .get(entry, "device_free")
+                .map(|_| self.pickle.number(entry, "device_free")),
+        };
+        self.builder.refuse(time, refusal)
+    }
+
+    /// Adds what the snapshot has at its end and the events have not: it was there before them.
+    fn segments(&mut self, segments: &[Value], device: usize) -> Result<(), ReportError> {
+        for segment in segments {
+            if self.pickle.number(*segment, "device") != device as u64 {
+                continue;
+            }
+            let stream = self.pickle.number(*segment, "stream");
+            let start = self.pickle.number(*segment, "address");
+            let bytes = self.pickle.number(*segment, "total_size");
+            self.builder.held(Reserved { address: start, bytes, stream: Some(stream) })?;
+            let mut next = start;
+            let blocks = self.pickle.get(*segment, "blocks").unwrap_or(Value::None);
+            for block in self.pickle.list(blocks) {
+                let block = *block;
+                let size = self.pickle.number(block, "size");
+                // Older snapshots have no address in a block: they follow each other.
+                let address = match self.pickle.number(block, "address") {
+                    0 => next,
+                    address => address,
+                };
+                next = address.saturating_add(size);
+                let state = self.pickle.get(block, "state");
+                let state = state.and_then(|state| self.pickle.text(state)).unwrap_or_default();
+                if !state.starts_with("active") || self.builder.block(address) != NONE {
+                    continue;
+                }
+                let bytes = match self.pickle.number(block, "requested_size") {
+                    0 => size,
+                    requested => requested,
+                };
+                let site = self.site(block);
+                self.builder.allocated_before(&allocation(address, bytes, stream, &site))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the tag and the call stack of an entry or a block: its metadata, or the innermost
+    /// frame of the program.
+    fn site(&mut self, of: Value) -> Site {
+        let frames = self.pickle.get(of, "frames");
+        let mut site = match frames {
+            Some(Value::List(list)) => {
+                let pickle = self.pickle;
+                let site = self.sites.entry(list);
+                site.or_insert_with(|| frames_of(pickle, Value::List(list))).clone()
+            }
+            _ => Site::default(),
+        };
+        let metadata = self.pickle.get(of, "user_metadata");
+        if let Some(text) = metadata.and_then(|text| self.pickle.text(text))
+            && !text.is_empty()
+        {
+            text.clone_into(&mut site.tag);
+        }
+        site
+    }
+}
+
+static NO_SITE: Site = Site { tag: String::new(), stack: String::new() };
+
+fn allocation(address: u64, bytes: u64, stream: u64, site: &Site) -> Allocation<'_> {
+    Allocation {
+        key: address,
+        address,
+        bytes,
+        stream,
+        tag: &site.tag,
+        site: &site.stack,
+        ..Allocation::default()
+    }
+}
+
+fn frames_of(pickle: &Pickle<'_>, frames: Value) -> Site {
+    let mut site = Site::default();
+    let mut own = None;
+    for frame in pickle.list(frames) {
+        let text = |key| pickle.get(*frame, key).and_then(|text| pickle.text(text));
+        let name = text("name").unwrap_or_default();
+        let path = text("filename").unwrap_or_default();
+        let line = pickle.number(*frame, "line");
+        let short = path.rsplit(['/', '\\']).next().unwrap_or(path);
+        let is_own = path.ends_with(".py") && !LIBRARIES.iter().any(|part| path.contains(part));
+        if is_own || own.is_none() {
+            let shown =
+                if short.is_empty() { name.to_owned() } else { format!("{short}:{line} {name}") };
+            let is_first_own = own != Some(true);
+            if is_first_own {
+                site.tag = shown;
+            }
+            own = Some(is_own);
+        }
+        if !site.stack.is_empty() {
+            site.stack.push('\n');
+        }
+        site.stack.push_str(&format!("{path}:{line} {name}"));
+    }
+    site
+}
