@@ -21,7 +21,9 @@ fn is_program() -> bool {
 fn run(test: &str, variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]).env(PROGRAM, "1");
-    for name in ["DEVICES", "CAPACITY", "SEED", "POLICY", "BACKTRACE", "CHECKS", "INSTRUCTIONS"] {
+    for name in
+        ["DEVICES", "CAPACITY", "SEED", "POLICY", "BACKTRACE", "CHECKS", "INSTRUCTIONS", "REPORT"]
+    {
         command.env_remove(format!("DMR_SIM_{name}"));
     }
     // Tests that run on the main thread have no thread of their name.
@@ -85,6 +87,32 @@ fn a_race_is_reported_at_the_exit_with_the_name_of_the_test() {
     assert!(text(&output).contains(&format!("thread {NAME:?}")), "{}", text(&output));
     // The output of the test harness is not lost.
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
+}
+
+#[test]
+fn the_findings_are_written_to_the_file_that_a_variable_names() {
+    const NAME: &str = "the_findings_are_written_to_the_file_that_a_variable_names";
+    if is_program() {
+        return write_and_read(std::env::var_os("DMR_TEST_IN_ORDER").is_some());
+    }
+    let path = std::env::temp_dir().join(format!("{NAME}-{}.csv", std::process::id()));
+    let file = path.to_str().unwrap();
+    let output = run(NAME, &[("DMR_SIM_REPORT", file)]);
+    assert_eq!(output.status.code(), Some(dmr_sim::EXIT_STATUS), "{}", text(&output));
+    let table = std::fs::read_to_string(&path).unwrap();
+    let rows: Vec<_> = table.lines().collect();
+    assert!(rows[0].starts_with("finding,kind,race,message,"), "{table}");
+    assert!(table.contains("\n2,read-after-write,yes,\"read-after-write race: "), "{table}");
+    assert!(rows[1].contains(",first,") && rows[2].contains(",second,"), "{table}");
+    // A run without findings replaces it.
+    let output = run(NAME, &[("DMR_SIM_REPORT", file), ("DMR_TEST_IN_ORDER", "1")]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 1);
+    std::fs::remove_file(&path).unwrap();
+    // A file that cannot be written is named, and the findings are on the standard error still.
+    let output = run(NAME, &[("DMR_SIM_REPORT", "/nowhere/report.csv")]);
+    assert!(text(&output).contains("DMR_SIM_REPORT: /nowhere/report.csv: "), "{}", text(&output));
+    assert!(text(&output).contains("read-after-write race"), "{}", text(&output));
 }
 
 #[test]

@@ -9,6 +9,7 @@ pub(crate) mod operation;
 pub(crate) mod regions;
 pub(crate) mod report;
 pub(crate) mod shadow;
+pub(crate) mod table;
 pub(crate) mod undeclared;
 pub(crate) mod words;
 

@@ -65,6 +65,24 @@ impl Report {
         Self { tag, ..self }
     }
 
+    /// Returns its sentence, without memory and operations.
+    fn sentence(&self) -> &'static str {
+        match (self.kind, &self.first) {
+            (ReportKind::Uninitialised, Some(_)) => {
+                "read of a value that was stored, but never written"
+            }
+            _ => self.kind.info().sentence,
+        }
+    }
+
+    /// Returns its sentence, and what the launch should have declared, if that is the finding.
+    pub(crate) fn message(&self) -> String {
+        let sentence = self.sentence();
+        self.undeclared
+            .as_ref()
+            .map_or_else(|| sentence.to_owned(), |undeclared| format!("{sentence}: {undeclared}"))
+    }
+
     /// Sets the access that the launch has not declared.
     pub(crate) fn undeclared(self, found: Undeclared) -> Self {
         Self { undeclared: Some(Box::new(found)), ..self }
@@ -176,6 +194,11 @@ impl ReportKind {
         &KINDS[self as usize]
     }
 
+    /// Returns its name: the variant in lower case, with `-` between its words.
+    pub(crate) const fn name(self) -> &'static str {
+        self.info().name
+    }
+
     /// Returns the name of the operation of a finding that has only one.
     fn only_side(self) -> &'static str {
         match self {
@@ -198,12 +221,7 @@ impl ReportKind {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, address, bytes, .. } = self;
-        f.write_str(match (kind, &self.first) {
-            (ReportKind::Uninitialised, Some(_)) => {
-                "read of a value that was stored, but never written"
-            }
-            _ => kind.info().sentence,
-        })?;
+        f.write_str(self.sentence())?;
         if *address != 0 {
             write!(f, ": {bytes} bytes at {address:#x}")?;
             let number = self.undeclared.as_ref().map_or(0, |undeclared| undeclared.block);

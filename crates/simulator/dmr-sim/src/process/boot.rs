@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use dmr_ptx::{Checks, Limits};
 
-use crate::check::{ReportKind, report::KINDS};
+use crate::check::{ReportKind, Verdict, report::KINDS};
 use crate::host::{fork::is_forked_child, initialised::await_initialisation};
 use crate::kernel::Refusal;
 use crate::machine::Policy;
@@ -34,7 +34,9 @@ static UNIVERSE: OnceLock<Universe> = OnceLock::new();
 /// on, or off with `no-` in front, separated by commas. A check is a [`ReportKind`]
 /// (`use-after-free`) or one of [`Checks`](crate::Checks) (`shared-races`). All are on but
 /// `equal-writes`, and `leak`, because programs often leave memory to the driver.
-/// `CUDA_VISIBLE_DEVICES` hides devices as that of NVIDIA's driver does.
+/// `CUDA_VISIBLE_DEVICES` hides devices as that of NVIDIA's driver does. `DMR_SIM_REPORT` names a
+/// file that the findings are written to as well ([`Verdict::to_csv`](crate::Verdict::to_csv)), for
+/// `dmr report`.
 ///
 /// Reports name the thread of an operation that has no label, which in a test is the name of the
 /// test. What the simulator cannot do ([`Refusal`]) is written to the standard error when it
@@ -149,6 +151,7 @@ extern "C" fn at_exit() {
     // A panic may not leave a function that C calls.
     let found = std::panic::catch_unwind(|| {
         let verdict = UNIVERSE.get().filter(|_| !is_forked_child())?.finish();
+        write_report(&verdict);
         (!verdict.is_clean()).then(|| format!("\ndmr-sim: {verdict}\n"))
     });
     if let Ok(Some(text)) = found {
@@ -158,6 +161,18 @@ extern "C" fn at_exit() {
             libc::fflush(std::ptr::null_mut());
             libc::_exit(EXIT_STATUS);
         }
+    }
+}
+
+/// Writes the findings to the file of the variable, also if there are none: one of an earlier run
+/// would be taken for this one's.
+fn write_report(verdict: &Verdict) {
+    let Some(path) = std::env::var_os("DMR_SIM_REPORT").filter(|path| !path.is_empty()) else {
+        return;
+    };
+    if let Err(error) = std::fs::write(&path, verdict.to_csv()) {
+        let path = path.display();
+        let _ = writeln!(std::io::stderr(), "dmr-sim: DMR_SIM_REPORT: {path}: {error}");
     }
 }
 

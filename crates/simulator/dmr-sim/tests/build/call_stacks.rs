@@ -40,6 +40,26 @@ fn race(builder: UniverseBuilder) -> (Report, [u32; 2]) {
 }
 
 #[test]
+fn the_table_of_the_findings_has_the_call_stacks_with_a_line_for_each_frame() {
+    let universe = Universe::builder().capture_call_stacks(true).build().unwrap();
+    let gpu = CudaContext::new(universe.ordinal(0)).unwrap();
+    // SAFETY: that the streams are not ordered is what is reported.
+    unsafe { gpu.disable_event_tracking() };
+    let streams = [gpu.new_stream().unwrap(), gpu.new_stream().unwrap()];
+    let mut bytes = streams[0].alloc_zeros::<u8>(64).unwrap();
+    streams[0].synchronize().unwrap();
+    outer(&streams[0], &mut bytes);
+    let lines = outer(&streams[1], &mut bytes);
+    gpu.synchronize().unwrap();
+    drop(bytes);
+    let table = universe.finish().to_csv();
+    let [innermost, caller] = lines.map(|line| format!("tests/build/call_stacks.rs:{line}:"));
+    let second = table.split(",second,").nth(1).unwrap();
+    let at = second.find(&innermost).unwrap();
+    assert!(second[at..].lines().nth(1).unwrap().contains(&caller), "{table}");
+}
+
+#[test]
 fn a_report_shows_all_frames_of_the_program_with_the_innermost_first() {
     let (report, lines) = race(Universe::builder().capture_call_stacks(true));
     let stack = report.second.call_stack();

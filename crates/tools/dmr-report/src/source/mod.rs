@@ -38,7 +38,8 @@ pub fn open(path: impl AsRef<Path>) -> Result<Model, ReportError> {
         let bytes = std::fs::read(path).map_err(failed)?;
         return pytorch::read(&bytes, source(Format::PyTorch));
     }
-    if start.contains(&0) {
+    let is_gzip = start.starts_with(&[0x1F, 0x8B]);
+    if start.contains(&0) && !is_gzip {
         return Err(ReportError::Unknown { file: name });
     }
     log::read(path, source(Format::Log))

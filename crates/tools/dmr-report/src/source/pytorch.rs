@@ -241,7 +241,8 @@ fn frames_of(pickle: &Pickle<'_>, frames: Value) -> Site {
         if !site.stack.is_empty() {
             site.stack.push('\n');
         }
-        site.stack.push_str(&format!("{path}:{line} {name}"));
+        let place = if path.is_empty() { name.to_owned() } else { format!("{path}:{line} {name}") };
+        site.stack.push_str(&place);
     }
     site
 }

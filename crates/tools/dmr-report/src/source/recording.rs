@@ -29,8 +29,7 @@ pub(super) fn read(path: &Path, source: Source) -> Result<Model, ReportError> {
         device: None,
         retired: FxHashMap::default(),
         described: FxHashMap::default(),
-        in_snapshot: false,
-        is_first: true,
+        live: FxHashMap::default(),
     };
     let mut window: Vec<Record> = Vec::with_capacity(2 * WINDOW);
     let mut broken_off = None;
@@ -67,9 +66,8 @@ struct Adding {
     retired: FxHashMap<u64, u64>,
     /// Blocks that are named by others, before their allocation was recorded.
     described: FxHashMap<u64, u32>,
-    in_snapshot: bool,
-    /// No snapshot has ended so far.
-    is_first: bool,
+    /// The keys of live blocks by their address: a snapshot has no generations.
+    live: FxHashMap<u64, u64>,
 }
 
 impl Adding {
@@ -94,15 +92,23 @@ impl Adding {
             Event::Allocate(block) => {
                 self.device.get_or_insert(record.device);
                 self.name(block.stream);
-                self.builder.allocate(time, &as_allocation(block)).map(|_| ())
+                let allocation = as_allocation(block);
+                if let Some(key) = self.live.insert(block.address, allocation.key)
+                    && key != allocation.key
+                {
+                    // It is in a snapshot, and its free is missing.
+                    self.builder.free(time, &Allocation { key, ..Allocation::default() })?;
+                }
+                self.builder.allocate(time, &allocation).map(|_| ())
             }
             Event::Free(block) => {
                 self.name(block.stream);
-                self.builder.free(time, &as_allocation(block))
+                let allocation = self.known(as_allocation(block));
+                self.builder.free(time, &allocation)
             }
             Event::Retire(block) => {
                 self.name(block.stream);
-                let allocation = as_allocation(block);
+                let allocation = self.known(as_allocation(block));
                 self.retired.insert(block.address, allocation.key);
                 self.builder.retire(time, &allocation)
             }
@@ -181,30 +187,26 @@ impl Adding {
                 let text = format!("device lost: {}", text(*message));
                 self.builder.mark(time, &text, NONE)
             }
-            Event::SnapshotBegin { .. } => {
-                self.in_snapshot = true;
-                Ok(())
-            }
-            Event::SnapshotEnd => {
-                self.in_snapshot = false;
-                self.is_first = false;
-                Ok(())
-            }
-            Event::Region(region) if self.in_snapshot && self.is_first => {
+            Event::Region(region) => {
                 let stream = self.named(region.stream);
-                let Some(id) = stream else { return Ok(()) };
                 let span = Reserved { address: region.address, bytes: region.bytes, stream };
-                self.builder.reserved_before(span)?;
-                if region.state == RegionState::Free {
+                self.builder.held(span)?;
+                let is_known = self.live.contains_key(&region.address)
+                    || self.retired.contains_key(&region.address);
+                if is_known || region.state == RegionState::Free {
                     return Ok(());
                 }
                 let block = Allocation {
                     key: region.address | ADDRESS,
                     address: region.address,
                     bytes: region.bytes,
-                    stream: id,
+                    stream: region.stream.0.into(),
                     tag: text(region.tag),
                     ..Allocation::default()
+                };
+                match region.state {
+                    RegionState::Pending => self.retired.insert(region.address, block.key),
+                    _ => self.live.insert(region.address, block.key),
                 };
                 self.builder.allocated_before(&block).map(|_| ())
             }
@@ -247,6 +249,17 @@ impl Adding {
             device_free: None,
         };
         self.builder.refuse(time, refusal)
+    }
+
+    /// Removes a block from the live ones, and returns it with the key under which it is known.
+    fn known<'a>(&mut self, mut block: Allocation<'a>) -> Allocation<'a> {
+        let of_address = self.live.remove(&block.address);
+        if self.builder.block(block.key) == NONE
+            && let Some(key) = of_address
+        {
+            block.key = key;
+        }
+        block
     }
 
     /// Names a stream by its slot, unless it has a name.
