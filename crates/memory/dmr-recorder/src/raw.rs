@@ -83,25 +83,28 @@ impl Raw {
     }
 }
 
+/// The part of the second word that the event has: its kind, and the bytes of its text.
+#[inline(always)]
+pub(crate) const fn head_of(kind: Kind, text_len: u16) -> u64 {
+    kind as u64 | (text_len as u64) << 8
+}
+
+/// The part of the second word that the thread has. 24 bits of its number are kept.
+#[inline(always)]
+pub(crate) const fn head_of_thread(thread: u64, label: u16) -> u64 {
+    (label as u64) << 24 | thread << 40
+}
+
 /// The second word of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) kind: Kind,
     pub(crate) text_len: u16,
-    /// 24 bits of it are kept.
     pub(crate) thread: u64,
     pub(crate) label: u16,
 }
 
 impl Head {
-    #[inline(always)]
-    pub(crate) const fn pack(self) -> u64 {
-        self.kind as u64
-            | (self.text_len as u64) << 8
-            | (self.label as u64) << 24
-            | self.thread << 40
-    }
-
     fn unpack(word: u64) -> Option<Self> {
         Some(Self {
             kind: Kind::of(word as u8)?,
@@ -165,9 +168,10 @@ mod tests {
         for (nth, kind) in Kind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, nth + 1);
             let head = Head { kind, text_len: u16::MAX, thread: (1 << 24) - 1, label: u16::MAX };
-            assert_eq!(Head::unpack(head.pack()), Some(head));
+            let word = head_of(kind, u16::MAX) | head_of_thread((1 << 24) - 1, u16::MAX);
+            assert_eq!(Head::unpack(word), Some(head));
             let head = Head { kind, text_len: 0, thread: 0, label: 0 };
-            assert_eq!(Head::unpack(head.pack()), Some(head));
+            assert_eq!(Head::unpack(head_of(kind, 0) | head_of_thread(0, 0)), Some(head));
         }
         assert_eq!(Head::unpack(0), None);
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::attached;
 use crate::clock::Clock;
-use crate::raw::{Head, Raw};
+use crate::raw::{Raw, head_of, head_of_thread};
 use crate::ring::Ring;
 
 /// A ring, and the clock that its events are read from.
@@ -16,28 +16,36 @@ pub(crate) struct ThreadRing {
     pub(crate) clock: Clock,
 }
 
+/// Everything that an event reads of its thread.
+#[derive(Clone, Copy)]
 struct Current {
-    ring: Cell<Option<&'static ThreadRing>>,
-    thread: Cell<u64>,
-    label: Cell<u16>,
-    query: Cell<u64>,
+    /// `None` for a thread that has recorded nothing, or has ended.
+    ring: Option<&'static Ring>,
+    clock: Clock,
+    /// The part of an event's second word that is the thread's.
+    head: u64,
+    query: u64,
     /// The number of scopes in which nothing is recorded.
-    muted: Cell<u32>,
-    /// The thread ends, or there is no ring for it.
-    has_none: Cell<bool>,
+    muted: u32,
+}
+
+/// The rest of a thread's state.
+#[derive(Clone, Copy)]
+struct Attached {
+    ring: Option<&'static ThreadRing>,
+    /// The thread ends, or there was no ring for it.
+    has_none: bool,
+    number: u64,
+    label: u16,
 }
 
 thread_local! {
-    // Without a destructor, so that a thread can use it until it has ended.
-    static CURRENT: Current = const {
-        Current {
-            ring: Cell::new(None),
-            thread: Cell::new(0),
-            label: Cell::new(0),
-            query: Cell::new(0),
-            muted: Cell::new(0),
-            has_none: Cell::new(false),
-        }
+    // Without destructors, so that a thread can use them until it has ended.
+    static CURRENT: Cell<Current> = const {
+        Cell::new(Current { ring: None, clock: Clock::System, head: 0, query: 0, muted: 0 })
+    };
+    static ATTACHED: Cell<Attached> = const {
+        Cell::new(Attached { ring: None, has_none: false, number: 0, label: 0 })
     };
     static LEAVING: Leaving = const { Leaving };
 }
@@ -47,64 +55,68 @@ struct Leaving;
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        CURRENT.with(|current| {
-            current.has_none.set(true);
-            if let Some(ring) = current.ring.take() {
-                attached::give_back(ring);
-            }
-        });
+        CURRENT.set(Current { ring: None, ..CURRENT.get() });
+        let attached = ATTACHED.get();
+        ATTACHED.set(Attached { ring: None, has_none: true, ..attached });
+        if let Some(ring) = attached.ring {
+            attached::give_back(ring);
+        }
     }
 }
 
 /// Adds an event to the ring of the thread.
-#[inline(never)]
-pub(crate) fn push(raw: Raw) {
-    CURRENT.with(|current| match current.ring.get() {
-        Some(ring) if current.muted.get() == 0 => write(current, ring, raw),
-        _ => push_slowly(current, raw),
-    });
-}
-
 #[inline(always)]
-fn write(current: &Current, ring: &ThreadRing, raw: Raw) {
+pub(crate) fn push(raw: Raw) {
     let Raw { kind, a, b, c, stream, text, text_len } = raw;
-    let head = Head { kind, text_len, thread: current.thread.get(), label: current.label.get() };
-    let ticks = ring.clock.ticks();
-    ring.ring.push([ticks, head.pack(), a, b, c, stream, text, current.query.get()]);
+    push_words(head_of(kind, text_len), a, b, c, stream, text);
 }
 
-/// Gets a ring for a thread that has none.
+/// Adds an event, whose words fit into the registers of a call.
+#[inline(never)]
+fn push_words(head: u64, a: u64, b: u64, c: u64, stream: u64, text: u64) {
+    let Current { ring, clock, head: of_thread, query, muted } = CURRENT.get();
+    match ring {
+        Some(ring) if muted == 0 => {
+            ring.push([clock.ticks(), head | of_thread, a, b, c, stream, text, query]);
+        }
+        _ => push_slowly([head, a, b, c, stream, text]),
+    }
+}
+
+/// Adds an event of a thread that has no ring yet, or records nothing now.
 #[cold]
 #[inline(never)]
-fn push_slowly(current: &Current, raw: Raw) {
-    if current.muted.get() > 0 {
-        return;
+fn push_slowly([head, a, b, c, stream, text]: [u64; 6]) {
+    if CURRENT.get().muted == 0 && attach() {
+        push_words(head, a, b, c, stream, text);
     }
+}
+
+/// Gets a ring for the thread. Returns whether there is one.
+fn attach() -> bool {
     let has_destructor = || LEAVING.try_with(|_| ()).is_ok();
-    let ring = match current.has_none.get() {
+    let ring = match ATTACHED.get().has_none {
         false if has_destructor() => attached::take(),
         _ => None,
     };
-    match ring {
-        Some(ring) => {
-            let _ = thread_number();
-            current.ring.set(Some(ring));
-            write(current, ring, raw);
-        }
-        None => {
-            current.has_none.set(true);
-            attached::count_lost();
-        }
-    }
+    let number = thread_number();
+    let attached = ATTACHED.get();
+    ATTACHED.set(Attached { ring, has_none: ring.is_none(), ..attached });
+    let Some(ring) = ring else {
+        attached::count_lost();
+        return false;
+    };
+    let head = head_of_thread(number, attached.label);
+    let clock = ring.clock;
+    CURRENT.set(Current { ring: Some(&ring.ring), clock, head, ..CURRENT.get() });
+    true
 }
 
 /// Forgets the ring of the thread, and lets it look for another one: the process has forked, or
 /// the recorder has begun anew.
 pub(crate) fn forget_ring() {
-    CURRENT.with(|current| {
-        current.ring.set(None);
-        current.has_none.set(false);
-    });
+    CURRENT.set(Current { ring: None, ..CURRENT.get() });
+    ATTACHED.set(Attached { ring: None, has_none: false, ..ATTACHED.get() });
 }
 
 /// Returns the number of the calling thread, from 1. No other thread of the process has had it.
@@ -112,31 +124,39 @@ pub(crate) fn forget_ring() {
 #[must_use]
 pub fn thread_number() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
-    CURRENT.with(|current| match current.thread.get() {
-        0 => {
-            current.thread.set(LAST.fetch_add(1, Ordering::Relaxed) + 1);
-            current.thread.get()
-        }
-        number => number,
-    })
+    let attached = ATTACHED.get();
+    if attached.number > 0 {
+        return attached.number;
+    }
+    let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+    ATTACHED.set(Attached { number, ..attached });
+    number
 }
 
 pub(crate) fn current_label() -> u16 {
-    CURRENT.with(|current| current.label.get())
+    ATTACHED.get().label
 }
 
+/// Sets the label of the thread. Returns the label before.
 pub(crate) fn replace_label(label: u16) -> u16 {
-    CURRENT.with(|current| current.label.replace(label))
+    let head = head_of_thread(thread_number(), label);
+    let before = ATTACHED.get();
+    ATTACHED.set(Attached { label, ..before });
+    CURRENT.set(Current { head, ..CURRENT.get() });
+    before.label
 }
 
 /// Returns the query of this thread; 0 outside every scope.
 #[must_use]
 pub fn current_query() -> u64 {
-    CURRENT.with(|current| current.query.get())
+    CURRENT.get().query
 }
 
+/// Sets the query of the thread. Returns the query before.
 pub(crate) fn replace_query(query: u64) -> u64 {
-    CURRENT.with(|current| current.query.replace(query))
+    let before = CURRENT.get();
+    CURRENT.set(Current { query, ..before });
+    before.query
 }
 
 /// Records nothing of this thread until the scope is dropped: for a resource whose blocks are cut
@@ -148,13 +168,15 @@ pub struct Unrecorded(PhantomData<*const ()>);
 impl Unrecorded {
     /// Begins the scope.
     pub fn enter() -> Self {
-        CURRENT.with(|current| current.muted.set(current.muted.get() + 1));
+        let current = CURRENT.get();
+        CURRENT.set(Current { muted: current.muted + 1, ..current });
         Self(PhantomData)
     }
 }
 
 impl Drop for Unrecorded {
     fn drop(&mut self) {
-        CURRENT.with(|current| current.muted.set(current.muted.get().saturating_sub(1)));
+        let current = CURRENT.get();
+        CURRENT.set(Current { muted: current.muted.saturating_sub(1), ..current });
     }
 }

@@ -13,6 +13,7 @@ use dmr_bench::soak::{self, Soak};
 use dmr_bench::workload::{self, NAMES, Plan};
 use dmr_bench::{BenchError, Machine, stacks, steps, table};
 use dmr_pool::PoolConfig;
+use dmr_recorder::RecorderConfig;
 use dmr_trace::refuse_overwrite;
 
 /// The workloads of the peers' benchmarks on the stacks of this workspace.
@@ -21,6 +22,9 @@ use dmr_trace::refuse_overwrite;
 #[command(after_help = "Without a GPU it runs on the simulated driver: times are host cost only. \
     DMR_DRIVER=sim|cuda chooses.")]
 struct Cli {
+    /// Keep the events of `run` and `step` in the flight recorder
+    #[arg(long, global = true)]
+    recorder: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -148,7 +152,12 @@ struct RunArgs {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let Cli { recorder, command } = Cli::parse();
+    if recorder && let Err(error) = dmr_recorder::start(RecorderConfig::new()) {
+        eprintln!("dmr-bench: {error}");
+        return ExitCode::from(2);
+    }
+    let outcome = match command {
         Command::Run(args) => run(*args),
         Command::Table { files } => print_table(&files, table::render),
         Command::Ratios { files } => print_table(&files, table::ratios),
