@@ -280,6 +280,37 @@ def log(path: os.PathLike[str] | str, *, device: int = 0) -> None:
     configure(device, log=path)
 
 
+class Recording:
+    """What the memory of the process does, appended to a file until it is stopped, or the process
+    ends. As a context it stops at its end."""
+
+    def write(self, path: os.PathLike[str] | str) -> None:
+        """Writes the last events of each thread, and the memory as it is now, to another file."""
+        library().call("dmr_recording_write", os.fsencode(path))
+
+    def stop(self) -> None:
+        """Ends the file."""
+        library().call("dmr_recording_stop")
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+
+def record(
+    path: os.PathLike[str] | str | None = None,
+    *,
+    folder: os.PathLike[str] | str | None = None,
+) -> Recording:
+    """Records what the memory of the process does, on all devices: appends it to a file which
+    ``dmr report`` reads, and with ``folder``, writes a file there when memory runs out."""
+    names = [None if it is None else os.fsencode(it) for it in (folder, path)]
+    library().call("dmr_recording_start", *names)
+    return Recording()
+
+
 def usage(device: int = 0) -> Usage:
     """Returns the memory of the runtime of a device."""
     return runtime(device).usage()

@@ -127,6 +127,20 @@ class RuntimeTest(unittest.TestCase):
             self.assertEqual(path.read_text().count("logged"), 2)
 
     @unittest.skipUnless(hasattr(os, "fork"), "forks")
+    def test_a_recording_is_appended_to_and_written(self) -> None:
+        stream = driver.stream()
+        with tempfile.TemporaryDirectory() as folder:
+            appended = Path(folder) / "run.rec"
+            written = Path(folder) / "now.rec"
+            with dmr.record(appended) as recording, dmr.Runtime() as runtime:
+                runtime.free(runtime.allocate(KIB, stream, "recorded by Python"))
+                recording.write(written)
+                with self.assertRaisesRegex(dmr.InvalidArgument, "started already"):
+                    dmr.record()
+            for path in (appended, written):
+                self.assertTrue(path.read_bytes().startswith(b"\x89dmrec"))
+                self.assertIn(b"recorded by Python", path.read_bytes())
+
     def test_a_forked_child_is_refused(self) -> None:
         with dmr.Runtime() as runtime:
             child = os.fork()

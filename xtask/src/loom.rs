@@ -4,8 +4,13 @@ use crate::command;
 use crate::failure::Failure;
 
 /// The crates whose unit tests have loom models, and the features of the modelled code.
-const MODELLED: &[(&str, &str)] =
-    &[("dmr-core", ""), ("dmr-streams", ""), ("dmr-adaptors", "budget"), ("dmr-pool", "")];
+const MODELLED: &[(&str, &str)] = &[
+    ("dmr-core", ""),
+    ("dmr-streams", ""),
+    ("dmr-adaptors", "budget"),
+    ("dmr-pool", ""),
+    ("dmr-recorder", ""),
+];
 
 /// Runs the models in a target folder of their own, because the flag rebuilds all crates.
 pub(crate) fn run() -> Result<(), Failure> {

@@ -51,6 +51,7 @@ const PROGRAMS: &[Program] = programs! {
     "dmr-ptx-arith" "dmr_ptx_arith" [],
     "dmr-ptx-exec" "dmr_ptx_exec" [],
     "dmr-ptx-syntax" "dmr_ptx_syntax" [],
+    "dmr-recorder" "dmr_recorder" [],
     "dmr-recording" "dmr_recording" [],
     "dmr-shared-limit" "dmr_shared_limit" [],
     "dmr-sim" "dmr_sim" ["cudarc"],

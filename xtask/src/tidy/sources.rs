@@ -32,6 +32,7 @@ const UNSAFE_CRATES: &[(&str, &str)] = &[
     ("crates/memory/dmr-pinned/", "calls the driver; the host and the device share its memory"),
     ("crates/memory/dmr-pool/", "makes blocks of the memory that it carves up"),
     ("crates/tools/dmr-ptx-compare/", "launches kernels; calls a compiler"),
+    ("crates/memory/dmr-recorder/", "makes texts of the words of a ring; forks and signals"),
     ("crates/tools/dmr-sanitize/", "commits faults, which a tool must report"),
     ("crates/simulator/dmr-sim/", "implements the driver: C functions, an object file in memory"),
     ("crates/simulator/dmr-sim-blas/", "exports the functions of cuBLAS, calls the driver"),

@@ -555,6 +555,38 @@ dmr_status dmr_runtime_reap(struct dmr_runtime *runtime, int32_t wait, uint64_t 
 // `bytes` is null, or the address of a number.
 dmr_status dmr_runtime_trim(struct dmr_runtime *runtime, uint64_t keep_bytes, uint64_t *bytes);
 
+// Starts to record what the memory of this process does: allocations, frees, waits of streams,
+// refusals. Call it before the first runtime is created to have all of them.
+//
+// The last events of each thread are kept, 1 MiB a thread. If `folder` is not null, a recording is
+// written there when memory runs out and when a device is lost. If `file` is not null, all events
+// are appended to it continuously. `dmr report` reads such files.
+//
+// Errors: `DMR_STATUS_INVALID_ARGUMENT` if the process records already, or the file is no
+// recording or cannot be written; `DMR_STATUS_FORKED_PROCESS`.
+//
+// # Safety
+//
+// `folder` and `file` are null, or strings that end with a NUL.
+dmr_status dmr_recording_start(const char *folder, const char *file);
+
+// Writes the events that are kept, and the memory as it is now, to a file, which is created or
+// emptied. Other threads go on meanwhile.
+//
+// Errors: `DMR_STATUS_INVALID_ARGUMENT` for a null `file`, one that cannot be written, or if the
+// process does not record; `DMR_STATUS_FORKED_PROCESS`.
+//
+// # Safety
+//
+// `file` is null, or a string that ends with a NUL.
+dmr_status dmr_recording_write(const char *file);
+
+// Stops to record, and ends the file to which events were appended. Does nothing if the process
+// does not record.
+//
+// Errors: `DMR_STATUS_FORKED_PROCESS`.
+dmr_status dmr_recording_stop(void);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

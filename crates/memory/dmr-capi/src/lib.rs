@@ -13,6 +13,7 @@
 //! | `runtime` | a runtime and its blocks, by address |
 //! | `streams` | streams of the program, adopted when they are first used |
 //! | `spill` | buffers that are moved to host memory when memory runs out |
+//! | `recording` | the flight recorder of the process |
 //! | `config`, `reports`, `versioned` | the structs, which carry their size and version |
 
 #![cfg(target_os = "linux")]
@@ -22,6 +23,7 @@ mod config;
 mod driver;
 mod entry;
 mod functions;
+mod recording;
 mod registry;
 mod reports;
 mod runtime;
@@ -32,6 +34,7 @@ mod versioned;
 
 pub use config::*;
 pub use functions::*;
+pub use recording::*;
 pub use reports::*;
 pub use status::Status;
 

@@ -18,7 +18,7 @@ pub struct RecorderConfig {
     pub folder: Option<PathBuf>,
     /// The most files that are written to the folder, in the life of the process.
     pub max_files: usize,
-    /// Whether a panic writes a recording to the folder, before the panic hook of the program runs.
+    /// If true, a panic writes a recording to the folder, before the panic hook of the program.
     pub on_panic: bool,
     /// The signal after which a recording is written to the folder, by a thread of the recorder;
     /// Unix only.

@@ -1,4 +1,4 @@
-//! Whether the process records.
+//! The switch of the recorder, which every event reads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

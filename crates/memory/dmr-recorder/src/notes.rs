@@ -97,7 +97,7 @@ struct Notes {
     heaps: usize,
 }
 
-/// What is known of the streams of the process, whether it records or not.
+/// The devices and names of the streams of the process, whether it records or not.
 #[derive(Default)]
 pub(crate) struct Streams {
     /// The device of each stream pool.

@@ -82,7 +82,7 @@ pub fn peak(heap: &Heap) -> Option<Peak> {
     Some(Peak { bytes: highest, ago_ns, covers_ns: ago(first.ticks), by_tag })
 }
 
-/// What an event does to the live bytes.
+/// The effect of an event on the live bytes.
 enum Change {
     Adds,
     Removes,

@@ -39,7 +39,7 @@ struct Recorder {
 struct Running {
     config: RecorderConfig,
     origin: Origin,
-    /// What had happened before the start.
+    /// The events before the start.
     before: Progress,
     /// The thread of the recorder. Dropped, it writes what is left.
     background: Option<Background>,
@@ -58,7 +58,7 @@ static RECORDER: PerProcess<Mutex<Recorder>> = PerProcess::new(Mutex::default);
 /// The least nanoseconds between two descriptions of heaps before a refusal.
 const HEAPS_INTERVAL_NS: u64 = 100_000_000;
 
-/// What a recording has.
+/// The content of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// The number of events.
@@ -69,7 +69,7 @@ pub struct Written {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecorderStatus {
-    /// Whether it records.
+    /// If true, events are recorded.
     pub is_on: bool,
     /// The recordings that were written without being asked for.
     pub files: Vec<PathBuf>,
@@ -157,7 +157,7 @@ pub fn write_recording_to(out: impl Write) -> io::Result<Written> {
     write_to(out, Heaps::Described("request"))
 }
 
-/// Whether a recording describes the heaps.
+/// The heaps in a recording.
 #[derive(Clone, Copy)]
 pub(crate) enum Heaps {
     /// With the reason.

@@ -16,7 +16,7 @@ use crate::label::{self, Label};
 use crate::notes::{self, Note, Refused, What, device_of, pool_of};
 use crate::raw::{Kind, RingEvent};
 
-/// How far the rings and the notes have been written.
+/// The numbers of the events and notes up to which a writer has come.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Progress {
     /// By ring.

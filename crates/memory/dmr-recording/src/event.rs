@@ -227,13 +227,13 @@ pub struct Summary {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpanChange {
-    /// Reserved from upstream.
+    /// Bytes were reserved from upstream. They have no address yet: it is 0.
     Reserve,
-    /// Returned to upstream.
+    /// Bytes were returned to upstream. They have no address any more: it is 0.
     Release,
-    /// Pages that were reserved already, and at no address, were mapped here.
+    /// Reserved memory is at this address now.
     Map,
-    /// Its pages were unmapped, and stay reserved.
+    /// There is no memory at this address any more; it stays reserved.
     Unmap,
     /// Its pages were moved here from this address.
     Move {

@@ -92,6 +92,10 @@ pub enum Error {
     #[error(transparent)]
     Runtime(Box<RuntimeError>),
 
+    /// A flight recorder that cannot be started.
+    #[error(transparent)]
+    Recorder(Box<dmr_recorder::StartError>),
+
     /// An error of a shutdown.
     #[error(transparent)]
     Shutdown(Box<ShutdownError>),
@@ -278,6 +282,7 @@ from! {
     Spill(dmr_spill::SpillError);
     Device(DeviceError);
     Runtime(RuntimeError);
+    Recorder(dmr_recorder::StartError);
     Shutdown(ShutdownError);
     #[cfg(feature = "pool")]
     VirtualMemory(dmr_cuda_virtual::VirtualMemoryError);

@@ -1,5 +1,5 @@
-//! The state of a runtime's memory as data: what the page of `dmr report` shows, for a program's own
-//! tests.
+//! The state of a runtime's memory as data: what the page of `dmr report` shows, for the tests of a
+//! program.
 
 use std::collections::BTreeMap;
 

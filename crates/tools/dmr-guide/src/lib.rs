@@ -47,6 +47,7 @@ pages! {
     OutOfMemory: "../../../../docs/src/guide/out-of-memory.md",
     Pool: "../../../../docs/src/guide/pool.md",
     QueryEngine: "../../../../docs/src/guide/query-engine.md",
+    Recorder: "../../../../docs/src/guide/recorder.md",
     Recipes: "../../../../docs/src/guide/recipes.md",
     Replay: "../../../../docs/src/guide/replay.md",
     Sanitizer: "../../../../docs/src/guide/sanitizer.md",

@@ -13,3 +13,4 @@ mod c5_nothing_is_lost;
 mod c6_threads_and_forks;
 mod c7_reports;
 mod c8_spilling;
+mod c9_recordings;
