@@ -70,6 +70,8 @@ pub struct Summary {
 
     /// The most requested bytes that were live at once.
     pub peak_live_bytes: u64,
+    /// The tags that held these bytes, the largest first.
+    pub peak_tags: Vec<TagPeak>,
     /// The most bytes that the resource had reserved after an allocation.
     pub peak_reserved_bytes: u64,
 
@@ -175,6 +177,17 @@ fn list<T>(lines: &mut Vec<String>, label: &str, noted: &Noted<T>, show: impl Fn
     if more > 0 {
         lines.push(format!("{label:<9}and {more} more"));
     }
+}
+
+/// The live bytes of a tag at the peak.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TagPeak {
+    /// The tag; empty for blocks without one.
+    pub tag: String,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The number of blocks.
+    pub blocks: u64,
 }
 
 /// The latencies of calls, in nanoseconds. Percentiles are exact to three digits.

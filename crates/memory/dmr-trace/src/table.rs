@@ -4,6 +4,7 @@ use std::fmt;
 
 use dmr_core::size::human_bytes;
 
+use crate::summary::TagPeak;
 use crate::{Noted, Summary};
 
 impl fmt::Display for Summary {
@@ -16,7 +17,32 @@ impl fmt::Display for Summary {
         writeln!(f, "replay   {}", Replayed(self))?;
         writeln!(f, "time     {mean} ns/op   p50 {p50}  p99 {p99}  p99.9 {p999}")?;
         writeln!(f, "memory   {}", Memory(self))?;
-        writeln!(f, "checks   {}", Checks(self))
+        writeln!(f, "checks   {}", Checks(self))?;
+        match self.peak_tags.as_slice() {
+            [] => Ok(()),
+            tags => writeln!(f, "peak     {}", PeakTags(tags)),
+        }
+    }
+}
+
+/// `3.9 GiB fwd · 2 GiB bwd · 2 more tags`
+struct PeakTags<'a>(&'a [TagPeak]);
+
+impl fmt::Display for PeakTags<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// More would not fit into a line.
+        const NAMED: usize = 5;
+        let Self(tags) = self;
+        let named = tags.iter().take(NAMED).map(|held| {
+            let tag = if held.tag.is_empty() { "no tag" } else { &held.tag };
+            format!("{} {tag}", human_bytes(held.bytes))
+        });
+        let mut parts: Vec<_> = named.collect();
+        let more = tags.len().saturating_sub(NAMED) as u64;
+        if more > 0 {
+            parts.push(counted(more, "more tag"));
+        }
+        f.write_str(&parts.join(" · "))
     }
 }
 
@@ -162,6 +188,19 @@ mod tests {
              time     41 ns/op   p50 38  p99 71  p99.9 1,190\n\
              memory   live 7,324 MiB peak · reserved 7,530 MiB peak (1.03x)\n\
              checks   0 overlaps · 0 races · 0 failures · 3 left over (never freed: lines 1, 2, 3)\n"
+        );
+    }
+
+    #[test]
+    fn the_table_ends_with_the_peak_by_tag() {
+        let held = |tag: usize| TagPeak { tag: format!("t{tag}"), bytes: 1 << 20, blocks: 1 };
+        let mut summary = Summary { peak_tags: (0..7).map(held).collect(), ..Summary::default() };
+        summary.peak_tags[0].tag.clear();
+        let text = summary.to_string();
+        let last = text.lines().last().unwrap();
+        assert_eq!(
+            last,
+            "peak     1 MiB no tag · 1 MiB t1 · 1 MiB t2 · 1 MiB t3 · 1 MiB t4 · 2 more tags"
         );
     }
 

@@ -1,6 +1,7 @@
 //! `dmr info`: driver, devices, shared limits, features, variables.
 
 use std::fmt::Write;
+use std::io;
 
 use clap::Args;
 use dmr::Backend;
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use crate::Output;
 use crate::driver::{DRIVER_VARIABLE, DriverArgs, Machine};
 use crate::exit::Failure;
-use crate::shared::{SharedLimits, uuid_text};
+use crate::shared::{self, SharedLimits, uuid_text};
 
 /// The options of `dmr info`.
 #[derive(Args, Clone, Debug)]
@@ -21,6 +22,10 @@ pub struct InfoArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+
+    /// Show the limits that processes share each time they change, until the command is stopped
+    #[arg(long, conflicts_with = "json")]
+    pub watch: bool,
 
     /// The driver and the device.
     #[command(flatten)]
@@ -39,8 +44,12 @@ const VARIABLES: [(&str, &str); 4] = [
 ///
 /// # Errors
 ///
-/// No driver, no device, and whatever else the driver says.
+/// No driver, no device, and whatever else the driver says. With `watch`: standard output cannot be
+/// written.
 pub fn run(args: &InfoArgs) -> Result<Output, Failure> {
+    if args.watch {
+        return shared::watch(io::stdout().lock());
+    }
     let machine = Machine::choose(&args.driver)?;
     let devices = machine.devices()?;
     let driver = match devices.get(machine.ordinal()).or(devices.first()) {

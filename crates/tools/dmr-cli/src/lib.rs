@@ -5,6 +5,7 @@
 //! | [`replay`] | `dmr replay`: makes the calls of a trace again |
 //! | [`sort`] | `dmr sort`: writes the rows of a log in the order of their calls |
 //! | [`report`] | `dmr report`: where the memory went, as a page or as text |
+//! | [`diff`] | `dmr diff`: compares two recordings |
 //! | [`info`] | `dmr info`: driver, devices, features, variables |
 //! | [`driver`] | the driver that a command runs on, and its findings |
 //! | [`exit`] | exit codes and failures |
@@ -14,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+pub mod diff;
 pub mod driver;
 pub mod exit;
 pub mod info;
@@ -51,6 +53,8 @@ pub enum Command {
     Sort(sort::SortArgs),
     /// Shows where the memory went: one page, or text
     Report(report::ReportArgs),
+    /// Compares two recordings: the peaks, what held them, the waits
+    Diff(diff::DiffArgs),
     /// Shows the driver, its devices, and what this program was built with
     Info(info::InfoArgs),
 }
@@ -62,6 +66,7 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => replay::run(&args),
         Command::Sort(args) => sort::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Diff(args) => diff::run(&args),
         Command::Info(args) => info::run(&args),
     };
     match outcome {

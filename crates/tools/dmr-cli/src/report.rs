@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use dmr_report::export::{perfetto, pytorch};
-use dmr_report::{Model, page, text};
+use dmr_report::{page, text};
 use dmr_trace::refuse_overwrite;
 
 use crate::Output;
@@ -63,9 +63,4 @@ fn write(
 
 fn fine(text: String) -> Output {
     Output { text, complaint: String::new() }
-}
-
-/// Returns the lines with which a replay ends: the peak of its trace by tag.
-pub(crate) fn peak_lines(model: &Model) -> String {
-    format!("peak     by tag\n{}", text::peak_by_tag(model))
 }

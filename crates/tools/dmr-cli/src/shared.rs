@@ -1,11 +1,49 @@
 //! The limits that processes share, for `dmr info`: which process holds how much on each GPU.
 
 use std::fmt::Write;
+use std::io;
+use std::time::{Duration, Instant};
 
 use dmr::dmr_shared_limit::{AccountUsage, accounts};
 use dmr_core::error::ProcessHolder;
 use dmr_core::size::human_bytes;
 use serde_json::{Value, json};
+
+use crate::Output;
+use crate::exit::Failure;
+
+/// The time between two looks at the accounts.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Writes all accounts, and again each time one has changed. Returns when nothing reads the output
+/// any more.
+///
+/// # Errors
+///
+/// The output cannot be written.
+pub(crate) fn watch(mut out: impl io::Write) -> Result<Output, Failure> {
+    let begin = Instant::now();
+    let mut shown = None;
+    loop {
+        let mut text = String::new();
+        SharedLimits::read().write_rest(&[], &mut text);
+        if text.is_empty() {
+            text.push_str("no limit is shared\n");
+        }
+        if shown.as_ref() != Some(&text) {
+            let time = format!("after {:.1} s\n", begin.elapsed().as_secs_f32());
+            let written = out.write_all((time + &text).as_bytes()).and_then(|()| out.flush());
+            match written {
+                Ok(()) => shown = Some(text),
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                    return Ok(Output { text: String::new(), complaint: String::new() });
+                }
+                Err(error) => return Err(Failure::unusable(format!("standard output: {error}"))),
+            }
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
 
 /// The shared limits of this user.
 #[derive(Debug, Default)]

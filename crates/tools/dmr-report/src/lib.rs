@@ -10,6 +10,7 @@
 //! | [`page`] | [`page::write`]: the page |
 //! | [`export`] | the same for PyTorch's viewer and for Perfetto |
 //! | [`text`] | [`text::report`]: the report for a terminal |
+//! | [`diff`] | two files compared |
 //! | [`findings`] | the findings of the simulated driver |
 //! | [`error`] | [`ReportError`]: why a file cannot be reported on |
 //!
@@ -29,6 +30,7 @@
 
 pub mod analysis;
 pub mod builder;
+pub mod diff;
 pub mod error;
 pub mod export;
 pub mod findings;

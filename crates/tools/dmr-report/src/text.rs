@@ -39,7 +39,7 @@ pub fn report(model: &Model) -> String {
     text
 }
 
-/// Writes the peak by tag: the lines with which `dmr replay` ends, too.
+/// Writes the peak by tag.
 #[must_use]
 pub fn peak_by_tag(model: &Model) -> String {
     let peak = peak(model);

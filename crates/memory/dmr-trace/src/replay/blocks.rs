@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use dmr_core::{AllocationRecord, DeviceBlock};
 
 use super::streams::TraceStream;
+use super::tags::TagPeaks;
+use crate::summary::TagPeak;
 
 /// The id that pairs an allocation with its free: the generation where the trace has one (an
 /// address can be logged as allocated again before its free is logged), else the pointer.
@@ -66,6 +68,7 @@ pub(crate) struct Blocks {
     /// Blocks that no row can free: refused by the resource, or their id was allocated again.
     unnamed: Vec<Held>,
     bytes: u64,
+    peaks: TagPeaks,
 }
 
 impl Blocks {
@@ -79,10 +82,16 @@ impl Blocks {
         self.bytes
     }
 
+    /// Returns the tags of the blocks when their bytes were most.
+    pub(crate) fn peak_tags(&self) -> Vec<TagPeak> {
+        self.peaks.at_peak()
+    }
+
     /// Adds a block.
     pub(crate) fn hold(&mut self, block: DeviceBlock, line: u64, stream: TraceStream) -> Held {
         let overlaps = self.map(&block, line);
         self.bytes = self.bytes.saturating_add(block.bytes() as u64);
+        self.peaks.add(block.tag(), block.bytes() as u64);
         Held { block, line, stream, pattern: None, refused: false, overlaps }
     }
 
@@ -109,6 +118,7 @@ impl Blocks {
             self.by_address.remove(&held.block.ptr());
         }
         self.bytes = self.bytes.saturating_sub(held.block.bytes() as u64);
+        self.peaks.remove(held.block.tag(), held.block.bytes() as u64);
     }
 
     /// Keeps a block that no row can free.

@@ -353,6 +353,7 @@ impl<'a> Engine<'a> {
         let summary = &mut self.summary;
         summary.trace = self.trace;
         summary.strict = self.options.strict;
+        summary.peak_tags = self.blocks.peak_tags();
         summary.verified = self.verifier.is_some();
         summary.rows = reader.rows();
         summary.bad_rows = reader.bad_rows().clone();

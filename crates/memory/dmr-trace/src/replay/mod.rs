@@ -5,6 +5,7 @@ mod engine;
 mod grow;
 mod latency;
 mod streams;
+mod tags;
 mod verify;
 
 use dmr_core::{DeviceMemoryResource, DeviceOps, ResourceError};

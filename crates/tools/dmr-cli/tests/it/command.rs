@@ -22,7 +22,7 @@ pub(crate) fn dmr(args: &[&str]) -> Output {
         .unwrap()
 }
 
-fn program() -> PathBuf {
+pub(crate) fn program() -> PathBuf {
     let bundle = repository::bundle();
     bundle.map_or_else(|| env!("CARGO_BIN_EXE_dmr").into(), |bundle| bundle.join("bin/dmr"))
 }
@@ -35,12 +35,12 @@ pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-fn stderr(output: &Output) -> String {
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
 /// A file with this content, gone with the folder.
-fn file(content: &[u8]) -> (tempfile::TempDir, String) {
+pub(crate) fn file(content: &[u8]) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.csv");
     std::fs::write(&path, content).unwrap();
@@ -53,7 +53,7 @@ fn the_command_of_the_readme_replays_the_trace_and_ends_with_the_table() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let text = stdout(&output);
     let lines: Vec<_> = text.lines().collect();
-    let [driver, stack, replay, time, memory, checks] = lines[..] else { panic!("{text}") };
+    let [driver, stack, replay, time, memory, checks, peak] = lines[..] else { panic!("{text}") };
     assert_eq!(driver, "driver   simulated (DMR_DRIVER=sim) · times are host cost only");
     assert_eq!(stack, "stack    Pool(pages of 32 MiB, Virtual(device 0))");
     assert_eq!(replay, "replay   21,039 operations  1 stream  ██████████ 100 %");
@@ -63,6 +63,7 @@ fn the_command_of_the_readme_replays_the_trace_and_ends_with_the_table() {
         checks,
         "checks   0 overlaps · 0 races · 0 failures · 3 left over (never freed: lines 166, 167, 665)"
     );
+    assert_eq!(peak, "peak     3.9 GiB fwd · 2 GiB bwd · 846.9 MiB opt · 423.5 MiB init");
     assert_eq!(stderr(&output), "", "no progress where there is no terminal");
 }
 

@@ -1,5 +1,6 @@
 //! The tests of the crate.
 
 mod command;
+mod reports;
 mod sim_planted_faults;
 mod verify;
