@@ -53,6 +53,7 @@ const PROGRAMS: &[Program] = programs! {
     "dmr-ptx-syntax" "dmr_ptx_syntax" [],
     "dmr-recorder" "dmr_recorder" [],
     "dmr-recording" "dmr_recording" [],
+    "dmr-report" "dmr_report" [],
     "dmr-shared-limit" "dmr_shared_limit" [],
     "dmr-sim" "dmr_sim" ["cudarc"],
     "dmr-sim-boot" "dmr_sim_boot" ["cudarc"],

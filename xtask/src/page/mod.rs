@@ -26,7 +26,7 @@ const WINDOW: Window = Window { width: 1280, height: 900 };
 pub(crate) struct Options {
     /// The events of the largest page.
     events: u64,
-    /// Whether to write the guide's pictures.
+    /// `true` to write the guide's pictures.
     pictures: bool,
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     replay.args(["replay", "traces/gpt_train.csv.gz", "--log"]).arg(&training);
     replay.current_dir(command::root()).env("DMR_DRIVER", "sim").env_remove("DMR_BACKEND");
     command::show(&mut replay)?;
-    fs::write(folder.join("race.csv"), checks::RACE).map_err(|error| cannot(&folder, &error))?;
+    find_race(&folder)?;
     let mut failures = Vec::new();
     for check in checks::CHECKS {
         let page = folder.join(check.file).with_extension("html");
@@ -97,6 +97,26 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Setup(failures.join("\n")))
+}
+
+/// Runs a program with a race on the simulated driver, which writes its findings.
+fn find_race(folder: &Path) -> Result<(), Failure> {
+    /// The exit status of a process with findings.
+    const FOUND: i32 = 66;
+    let mut race = command::cargo(&["run", "--quiet", "-p", "dmr-sim", "--example", "race"]);
+    race.env("DMR_DRIVER", "sim").env("DMR_SIM_BACKTRACE", "1");
+    race.env("DMR_SIM_REPORT", folder.join("race.csv"));
+    for name in ["DEVICES", "CAPACITY", "SEED", "POLICY", "CHECKS", "INSTRUCTIONS"] {
+        race.env_remove(format!("DMR_SIM_{name}"));
+    }
+    let output = race.output().map_err(|error| cannot(folder, &error))?;
+    match output.status.code() {
+        Some(FOUND) => Ok(()),
+        other => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            Err(Failure::Setup(format!("the program with a race has ended with {other:?}\n{text}")))
+        }
+    }
 }
 
 fn picture(browser: &mut Browser, check: &checks::Check) -> Result<(), Failure> {

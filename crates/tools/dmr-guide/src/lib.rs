@@ -50,6 +50,7 @@ pages! {
     Recorder: "../../../../docs/src/guide/recorder.md",
     Recipes: "../../../../docs/src/guide/recipes.md",
     Replay: "../../../../docs/src/guide/replay.md",
+    Report: "../../../../docs/src/guide/report.md",
     Sanitizer: "../../../../docs/src/guide/sanitizer.md",
     SeveralGpus: "../../../../docs/src/guide/several-gpus.md",
     Streams: "../../../../docs/src/guide/streams.md",

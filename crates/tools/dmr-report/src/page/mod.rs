@@ -134,7 +134,6 @@ fn pack_all(model: &Model, layout: &Layout) -> io::Result<Vec<Packed>> {
     let events = || -> io::Result<Vec<Packed>> {
         let events = &model.events;
         let first = events.time.first().copied().unwrap_or_default();
-        let names = |ids: &[u32]| ids.to_vec().into_iter().map(u64::from);
         let spans = &model.spans;
         let waits = &model.waits;
         let place = |address| match layout.segments.is_empty() {
@@ -145,7 +144,7 @@ fn pack_all(model: &Model, layout: &Layout) -> io::Result<Vec<Packed>> {
         Ok(vec![
             pack_rising("time", events.time.iter().map(|time| time - first))?,
             pack("kind", events.kind.iter().map(|kind| *kind as u64))?,
-            pack("subject", names(&events.subject))?,
+            pack("subject", events.subject.iter().map(|row| u64::from(*row)))?,
             pack("span_position", spans_at.iter().copied())?,
             pack("span_bytes", spans.iter().map(|span| span.bytes))?,
             pack("span_reserved", spans.iter().map(|span| span.reserved.into()))?,

@@ -229,7 +229,7 @@ impl<'b> Machine<'b> {
             0x8d | 0x8e => usize::try_from(u64::from_le_bytes(self.take()?)).unwrap_or(usize::MAX),
             _ => u32::from_le_bytes(self.take()?) as usize,
         };
-        let end = self.at.checked_add(length).unwrap_or(usize::MAX);
+        let end = self.at.saturating_add(length);
         let span = Span { start: self.at, end };
         self.take_slice(length)?;
         let index = row(self.pickle.texts.len())?;

@@ -1,6 +1,6 @@
-//! What is exported to PyTorch's viewer is what was read.
+//! Exports: PyTorch's viewer gets the events that were read, Perfetto counters and flows.
 
-use dmr_recording::{Event, SpanChange, StreamNumber};
+use dmr_recording::{Block, Event, SpanChange, StreamNumber};
 use dmr_report::analysis::peak::peak;
 use dmr_report::export::{perfetto, pytorch};
 use dmr_report::{Model, page};
@@ -38,13 +38,13 @@ proptest! {
                     live.push(block);
                     continue;
                 }
-                let block: dmr_recording::Block = live.swap_remove(which.index(live.len()));
+                let block: Block = live.swap_remove(which.index(live.len()));
                 if *what == 2 {
                     to.at(time, Event::Free(block));
                 } else {
                     to.at(time, Event::Retire(block));
-                    let (address, bytes) = (block.address, block.bytes);
-                    to.at(time + 1, Event::Ready { address, bytes, stream: block.stream });
+                    let Block { address, bytes, stream, .. } = block;
+                    to.at(time + 1, Event::Ready { address, bytes, stream });
                 }
             }
         });

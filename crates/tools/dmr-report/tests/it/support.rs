@@ -1,4 +1,4 @@
-//! What several tests need: files, and a recording in memory.
+//! Files and recordings for several tests.
 
 use std::path::PathBuf;
 
