@@ -16,12 +16,12 @@ pub(super) struct Check {
 
 /// All pages.
 pub(super) const CHECKS: &[Check] = &[
-    Check { file: "training.csv", picture: Some(1180), run: training },
+    Check { file: "training.csv", picture: Some(1130), run: training },
     Check { file: "fragmented.rec", picture: Some(1330), run: fragmented },
     Check { file: "budget.rec", picture: Some(1330), run: budget },
     Check { file: "waits.rec", picture: None, run: waits },
     Check { file: "race.csv", picture: Some(420), run: race },
-    Check { file: "many.rec", picture: Some(1250), run: many },
+    Check { file: "many.rec", picture: Some(1130), run: many },
 ];
 
 /// The most rectangles that a page draws.

@@ -39,7 +39,7 @@ function draw(finding) {
     picture.append(svg("line", { x1: 110, x2: 990, y1: y, y2: y, stroke: "var(--soft)" }));
     picture.append(svg("text", { x: 100, y: y + 5, "text-anchor": "end", fill: "var(--front)", "font-size": 15 }, name));
   });
-  const places = sides.map((side, at) => ({ x: at === 0 ? 200 : 620, y: names.indexOf(stream(side)) * tall + top }));
+  const places = sides.map((side, at) => ({ x: at === 0 ? 180 : 480, y: names.indexOf(stream(side)) * tall + top }));
   if (finding.race && places.length === 2) {
     const [a, b] = places;
     const isSame = a.y === b.y;

@@ -140,7 +140,7 @@ function showBlocks(blocks, title) {
   get("blocks-title").textContent = title;
   const cells = blocks.map((block) => [
     { number: bytes(model.size[block]) }, blockName(block), model.streams[model.stream[block]],
-    lifetime(block), blockPlace(block).split("\n")[0] ?? "",
+    lifetime(block), blockPlace(block).split("\n").slice(0, 2).join(" · "),
   ]);
   fill("blocks", [{ number: "bytes" }, "tag", "stream", "lived", "place"], cells, (at) => select(blocks[at], true));
   page.shown.blocks = blocks;
@@ -290,7 +290,8 @@ function drawHeap() {
       context.lineWidth = 1.5;
       context.strokeRect(x(failed.time) - 9, top, 18, Math.max(2, y(hole.position) - top));
     }
-    label(`${bytes(failed.bytes)} refused`, x(failed.time) + 14, 16);
+    const isLeft = x(failed.time) > view.width - 130;
+    label(`${bytes(failed.bytes)} refused`, x(failed.time) + (isLeft ? -14 : 14), 16, isLeft ? "right" : "left");
   }
   if (state.selected >= 0) {
     const block = state.selected;

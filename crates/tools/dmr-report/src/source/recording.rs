@@ -1,5 +1,6 @@
 //! A recording of the flight recorder.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use dmr_recording::{
@@ -27,7 +28,7 @@ pub(super) fn read(path: &Path, source: Source) -> Result<Model, ReportError> {
     let mut adding = Adding {
         builder: Builder::new(Source { has_addresses: true, ..source }),
         device: None,
-        retired: FxHashMap::default(),
+        retired: BTreeMap::new(),
         described: FxHashMap::default(),
         live: FxHashMap::default(),
     };
@@ -63,7 +64,7 @@ struct Adding {
     builder: Builder,
     device: Option<u16>,
     /// The keys of retired blocks by their address, which is all that the end of their use has.
-    retired: FxHashMap<u64, u64>,
+    retired: BTreeMap<u64, u64>,
     /// Blocks that are named by others, before their allocation was recorded.
     described: FxHashMap<u64, u32>,
     /// The keys of live blocks by their address: a snapshot has no generations.
@@ -112,10 +113,15 @@ impl Adding {
                 self.retired.insert(block.address, allocation.key);
                 self.builder.retire(time, &allocation)
             }
-            Event::Ready { address, .. } => match self.retired.remove(address) {
-                Some(key) => self.builder.ready(time, key),
-                None => Ok(()),
-            },
+            Event::Ready { address, bytes, .. } => {
+                // Chunks of several blocks may be ready as one.
+                let end = address.saturating_add((*bytes).max(1));
+                while let Some((&of, &key)) = self.retired.range(*address..end).next() {
+                    self.retired.remove(&of);
+                    self.builder.ready(time, key)?;
+                }
+                Ok(())
+            }
             Event::Grow(block) => self.builder.grow(time, &as_allocation(block)),
             Event::Span { change, address, bytes, stream } => {
                 let span =

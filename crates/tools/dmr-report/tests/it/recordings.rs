@@ -32,6 +32,20 @@ fn retired_memory_is_in_use_until_it_is_ready() {
 }
 
 #[test]
+fn blocks_that_are_ready_as_one_chunk_are_ready() {
+    let model = open(&recording(|to| {
+        for (generation, at) in [(1, 0), (2, 512), (3, 1024)] {
+            let block = to.block(generation, BASE + at, 100, "a");
+            to.at(generation, Event::Allocate(block));
+            to.at(10, Event::Retire(block));
+        }
+        to.at(20, Event::Ready { address: BASE, bytes: 1024, stream: STREAM });
+    }));
+    let last = model.events.len() as u32 - 1;
+    assert_eq!(totals_at(&model, last), Totals { live: 0, retired: 100, reserved: 0 });
+}
+
+#[test]
 fn records_of_several_threads_are_sorted_by_time() {
     let model = open(&recording(|to| {
         let block = to.block(1, BASE, 100, "a");
