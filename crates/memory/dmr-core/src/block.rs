@@ -36,7 +36,8 @@ pub struct BlockParts {
     pub bytes: usize,
     /// Bytes reserved for the block, at least `bytes`.
     pub reserved_bytes: usize,
-    /// Alignment of `ptr` in bytes: a power of two, at least 256.
+    /// Alignment of `ptr` in bytes: a power of two, at least 256 unless the memory is another
+    /// owner's, and was adopted.
     pub alignment: usize,
     /// CUDA device ordinal, below 2^16.
     pub device_ordinal: usize,
@@ -163,7 +164,8 @@ impl DeviceBlock {
         self.reserved_bytes
     }
 
-    /// Alignment of the address in bytes, at least 256.
+    /// Alignment of the address in bytes: at least 256, unless the memory is another owner's, and
+    /// was adopted.
     #[must_use]
     #[inline]
     pub const fn alignment(&self) -> usize {

@@ -7,7 +7,7 @@ mod problems;
 pub use crate::corruption::{Corruption, CorruptionKind};
 pub use crate::peer::PeerProblem;
 pub use crate::shortage::{Holder, Limit, PoolShortage, ProcessHolder, SharedShortage};
-pub use problems::{SizeProblem, StreamProblem};
+pub use problems::{AddressProblem, SizeProblem, StreamProblem};
 
 use std::sync::Arc;
 
@@ -233,6 +233,20 @@ pub enum ResourceError {
         generation: Generation,
         /// The resource, or layer, that refused.
         resource: &'static str,
+    },
+
+    /// Memory of another owner cannot be adopted as a block.
+    #[non_exhaustive]
+    #[error("{bytes} bytes at {ptr:#x} cannot be adopted on device {device_ordinal}: {problem}")]
+    NotAdopted {
+        /// The address.
+        ptr: u64,
+        /// The size in bytes.
+        bytes: usize,
+        /// The device that should have adopted it.
+        device_ordinal: usize,
+        /// The problem with the memory.
+        problem: AddressProblem,
     },
 
     /// The upstream resource returned other memory than it was asked for, or than it was given and

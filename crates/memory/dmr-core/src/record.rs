@@ -191,7 +191,7 @@ pub struct Failure {
 
 impl Failure {
     /// The kinds of all errors. The last one stands for unknown ones.
-    pub const KINDS: [&'static str; 23] = [
+    pub const KINDS: [&'static str; 24] = [
         "invalid_size",
         "out_of_memory",
         "out_of_budget",
@@ -213,6 +213,7 @@ impl Failure {
         "no_virtual_memory",
         "other_pool",
         "no_peer_access",
+        "not_adopted",
         "corrupted",
         "other",
     ];
@@ -252,6 +253,7 @@ impl From<&ResourceError> for Failure {
             E::NoVirtualMemory { .. } => "no_virtual_memory",
             E::OtherPool { .. } => "other_pool",
             E::NoPeerAccess { .. } => "no_peer_access",
+            E::NotAdopted { .. } => "not_adopted",
         };
         Self::new(kind, &error.to_string())
     }

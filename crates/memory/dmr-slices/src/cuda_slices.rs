@@ -9,9 +9,7 @@ use dmr_core::{
 };
 use dmr_streams::{DeviceContext, StreamPool};
 
-use crate::adopted::AdoptedSlices;
-use crate::memory::SliceMemory;
-use crate::resource::Slices;
+use crate::adopted::{self, Slices};
 
 /// The slices of cudarc that were adopted by a stream pool: a resource whose every block is a
 /// [`CudaSlice`].
@@ -24,8 +22,8 @@ use crate::resource::Slices;
 /// All values for one stream pool are the same resource, which lives as long as the pool.
 #[derive(Clone)]
 pub struct CudaSlices {
-    streams: Arc<StreamPool>,
-    /// Itself, as a context's resource.
+    slices: Arc<Slices>,
+    /// `slices`, as a context's resource.
     resource: Arc<dyn DeviceMemoryResource>,
 }
 
@@ -53,9 +51,8 @@ impl CudaSlices {
     /// Returns the slices that are adopted by the streams of `context`.
     #[must_use]
     pub fn of<C: DeviceContext + ?Sized>(context: &C) -> Self {
-        let streams = Arc::clone(context.streams());
-        let resource = Arc::new(Slices::new(Arc::clone(&streams)));
-        Self { streams, resource }
+        let slices = Arc::new(Slices::new(Arc::clone(context.streams())));
+        Self { resource: Arc::<Slices>::clone(&slices), slices }
     }
 
     /// Adopts a slice as a block whose home stream is `home`. The next work on `home` comes after
@@ -78,9 +75,8 @@ impl CudaSlices {
         home: StreamId,
         tag: AllocTag,
     ) -> Result<DeviceBlock, Box<AdoptSliceError<T>>> {
-        let adopted = AdoptedSlices::of(&self.streams);
-        match adopted.insert(&mut slice, home) {
-            Ok(in_table) => Ok(adopted.hold(SliceMemory::of(slice), in_table, tag)),
+        match adopted::prepare(&self.slices, &mut slice, home) {
+            Ok(prepared) => Ok(prepared.hold(&self.slices, slice, tag)),
             Err(error) => Err(AdoptSliceError::new(error, slice)),
         }
     }
@@ -106,7 +102,7 @@ impl CudaSlices {
         len: usize,
     ) -> Result<CudaSlice<T>, Box<DeallocateError>> {
         // SAFETY: the caller's obligation.
-        match unsafe { AdoptedSlices::of(&self.streams).give_back(&block, len) } {
+        match unsafe { adopted::give_back(&self.slices, &block, len) } {
             Ok(slice) => Ok(slice),
             Err(error) => Err(DeallocateError::new(error, block)),
         }
@@ -119,7 +115,7 @@ impl DeviceContext for CudaSlices {
     }
 
     fn streams(&self) -> &Arc<StreamPool> {
-        &self.streams
+        self.slices.streams()
     }
 }
 

@@ -11,9 +11,8 @@
 //! | [`cuda_slices`] | [`CudaSlices`]: slices that are adopted as blocks, and given back |
 //! | [`slice`](mod@slice) | [`slice_at`], [`empty_slice`], [`record_write`]: slices of memory that is allocated otherwise |
 //! | [`other_streams`] | [`OtherStreams`], the work of a launch on streams other than its own |
-//! | `adopted` | the adopted slices of a stream pool: into the use table, out of it, freed |
+//! | `adopted` | slices into the use table, and out of it |
 //! | `memory` | the memory of a slice, allocated and freed as cudarc does |
-//! | `resource` | adopted slices as a resource |
 
 #![allow(unsafe_code, reason = "calls the CUDA driver, which is a C library")]
 
@@ -21,7 +20,6 @@ mod adopted;
 pub mod cuda_slices;
 mod memory;
 pub mod other_streams;
-mod resource;
 pub mod slice;
 
 pub use cuda_slices::{AdoptSliceError, CudaSlices};

@@ -1,12 +1,15 @@
 //! The memory of a slice of cudarc: allocated and freed as cudarc does, but without ending a
 //! capture.
 
+use std::mem;
 use std::sync::Arc;
 
 use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaSlice, CudaStream};
-use dmr_core::ResourceResult;
-use dmr_streams::Device;
+use dmr_core::{ResourceError, ResourceResult, Usage};
+use dmr_external::AdoptedMemory;
+use dmr_streams::{Dependencies, Device, StreamGuard, StreamPool};
 
 use crate::slice::checked;
 
@@ -31,7 +34,7 @@ impl SliceMemory {
     }
 
     /// Allocates memory on `stream`, which is of the device's context.
-    pub(crate) fn allocate(
+    fn allocate_on(
         device: &Device,
         bytes: usize,
         stream: &Arc<CudaStream>,
@@ -54,7 +57,7 @@ impl SliceMemory {
     ///
     /// The memory is neither freed nor given away, and is used by no work but such as the stream
     /// comes after.
-    pub(crate) unsafe fn free(&self, device: &Device) -> ResourceResult<()> {
+    unsafe fn free(&self, device: &Device) -> ResourceResult<()> {
         let on = self.stream.cu_stream();
         let failed = |call| move |error| device.driver_error(call, error);
         device.relaxed(|_| match self.stream.context().has_async_alloc() {
@@ -68,5 +71,75 @@ impl SliceMemory {
                 unsafe { result::free_sync(self.ptr) }.map_err(failed("cuMemFree"))
             }
         })
+    }
+
+    /// Makes the slice's stream, which captures no graph, wait for these uses.
+    pub(crate) fn order_after(
+        &self,
+        streams: &StreamPool,
+        after: &Dependencies,
+    ) -> ResourceResult<()> {
+        let device = streams.device();
+        device.bind()?;
+        device.refuse_capture_of(&self.stream)?;
+        for event in streams.uses().events_of(after)? {
+            event.make_other_wait(&self.stream)?;
+        }
+        Ok(())
+    }
+}
+
+impl AdoptedMemory for SliceMemory {
+    const NAME: &'static str = "CudaSlices";
+    const IS_FREED_IN_ORDER: bool = true;
+
+    fn ptr(&self) -> u64 {
+        self.ptr
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
+
+    fn allocate(
+        bytes: usize,
+        home: &StreamGuard<'_>,
+        usage: impl FnOnce() -> Usage,
+    ) -> ResourceResult<Self> {
+        let device = home.device();
+        let allocated = Self::allocate_on(device, bytes, home.stream())?;
+        let memory = allocated.map_err(|error| match error.0 {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                let memory = device.memory_info().unwrap_or_default();
+                ResourceError::out_of_memory(bytes, device.ordinal(), memory, &usage())
+            }
+            _ => device.driver_error("cuMemAllocAsync", error),
+        })?;
+        // The graph of a capture that has begun meanwhile may have the memory, and may free it
+        // then. Memory that is older than the capture cannot be freed in it, and is not the
+        // graph's.
+        if let Err(refusal) = home.refuse_capture()
+            // SAFETY: just allocated, and used by no work.
+            && unsafe { memory.free(device) }.is_ok()
+        {
+            return Err(refusal);
+        }
+        Ok(memory)
+    }
+
+    unsafe fn free_in_order(
+        &self,
+        streams: &StreamPool,
+        after: &Dependencies,
+    ) -> ResourceResult<()> {
+        self.order_after(streams, after)?;
+        // SAFETY: no window uses it, by this function's contract, and its stream comes after all
+        // uses.
+        unsafe { self.free(streams.device()) }
+    }
+
+    /// Leaks the stream: dropping it would make driver calls.
+    fn end_on_lost_device(self) {
+        mem::forget(self);
     }
 }

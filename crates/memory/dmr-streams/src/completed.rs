@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use dmr_core::process::LeakedInChild;
 use dmr_core::{ResourceResult, StreamId};
 
+use crate::uses::RecordedEvent;
 use crate::wait::Wait;
 use crate::{StreamPool, watcher};
 
@@ -59,15 +60,35 @@ impl StreamPool {
         Completed { state }
     }
 
+    /// Returns a future that is ready when the work behind which `event` was recorded is done, as
+    /// [`completed`](Self::completed) does for a stream's work so far. The event is of a stream of
+    /// this pool.
+    pub fn completed_event(&self, event: &RecordedEvent) -> Completed {
+        let wait = Arc::new(Wait::begin(self, event.shared()));
+        watcher::watch(&wait);
+        Completed { state: State::Waiting(LeakedInChild::new(wait)) }
+    }
+
     /// Records an event on the stream, and passes the wait for it to the watcher. `None` if the
     /// work is done.
     fn begin_wait(self: &Arc<Self>, stream: StreamId) -> ResourceResult<Option<Arc<Wait>>> {
         let stream = self.enter(stream)?;
         // Looks for a capture, after the record.
         let Some(event) = self.progress().event_on(&stream)? else { return Ok(None) };
-        let wait = Arc::new(Wait::begin(&stream, event));
+        let wait = Arc::new(Wait::begin(self, event));
         watcher::watch(&wait);
         Ok(Some(wait))
+    }
+}
+
+impl Completed {
+    /// Returns whether the future is ready. Makes no driver call.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        match &self.state {
+            State::Known(_) => true,
+            State::Waiting(wait) => wait.outcome().is_some(),
+        }
     }
 }
 

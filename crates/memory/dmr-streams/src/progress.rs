@@ -67,6 +67,10 @@ impl RecordedEvent {
     pub(crate) fn of(event: Event) -> Self {
         Self(event)
     }
+
+    pub(crate) fn shared(&self) -> Event {
+        Event::clone(&self.0)
+    }
 }
 
 impl Deref for RecordedEvent {

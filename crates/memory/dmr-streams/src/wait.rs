@@ -11,7 +11,7 @@ use dmr_core::sync::lock;
 use dmr_core::{ResourceResult, StreamPoolId};
 
 use crate::progress::{CompletionLog, Event};
-use crate::{Device, StreamGuard};
+use crate::{Device, StreamPool};
 
 /// A wait that a future and the watcher share.
 pub(crate) struct Wait {
@@ -31,17 +31,18 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// Makes the wait for an event that was just recorded on the stream.
-    pub(crate) fn begin(stream: &StreamGuard<'_>, event: Event) -> Self {
+    /// Makes the wait for an event that was recorded on a stream of the pool.
+    pub(crate) fn begin(pool: &StreamPool, event: Event) -> Self {
+        let slot = event.slot();
         Self {
-            device: stream.device().clone(),
-            log: stream.pool().progress().completion_log(),
-            pool: stream.pool().id(),
+            device: pool.device().clone(),
+            log: pool.progress().completion_log(),
+            pool: pool.id(),
             event: Mutex::new(Some(event)),
             outcome: OnceLock::new(),
             waker: AtomicWaker::new(),
             is_watched: AtomicBool::new(false),
-            slot: stream.slot(),
+            slot,
             since: Instant::now(),
         }
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Holder, Limit, PeerProblem, PoolShortage, ResourceError, SharedShortage, SizeProblem,
-    StreamProblem,
+    AddressProblem, Holder, Limit, PeerProblem, PoolShortage, ResourceError, SharedShortage,
+    SizeProblem, StreamProblem,
 };
 use crate::{Access, AllocTag, BlockId, DeviceBlock, Generation, PhysicalMemory, StreamId};
 
@@ -25,6 +25,23 @@ impl ResourceError {
     #[must_use]
     pub const fn beyond_device(requested: usize, device_bytes: u64) -> Self {
         Self::InvalidSize { requested, problem: SizeProblem::BeyondDevice { device_bytes } }
+    }
+
+    /// Makes an [`InvalidSize`](Self::InvalidSize) for a resource that only adopts memory.
+    #[must_use]
+    pub const fn adopts_only(requested: usize) -> Self {
+        Self::InvalidSize { requested, problem: SizeProblem::AdoptsOnly }
+    }
+
+    /// Makes a [`NotAdopted`](Self::NotAdopted).
+    #[must_use]
+    pub const fn not_adopted(
+        ptr: u64,
+        bytes: usize,
+        device_ordinal: usize,
+        problem: AddressProblem,
+    ) -> Self {
+        Self::NotAdopted { ptr, bytes, device_ordinal, problem }
     }
 
     /// Makes an [`OutOfMemory`](Self::OutOfMemory): `free` and `total` are the driver's figures,

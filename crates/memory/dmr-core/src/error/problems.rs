@@ -24,6 +24,54 @@ pub enum SizeProblem {
         /// The granularity, in bytes.
         granularity: u64,
     },
+    /// The resource allocates nothing.
+    #[error(
+        "this resource only adopts memory of other owners; copy it into a buffer of the runtime, which can grow"
+    )]
+    AdoptsOnly,
+}
+
+/// The reason why memory of another owner cannot be adopted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressProblem {
+    /// The end of the memory is beyond the address space.
+    #[error("the address and the size exceed the address space; pass the size in bytes")]
+    Overflow,
+    /// The driver does not know the memory.
+    #[error(
+        "byte {offset} of it is no memory that the CUDA driver has allocated or registered; pass a device address, \
+         and copy host memory with `from_host`"
+    )]
+    #[non_exhaustive]
+    Unknown {
+        /// The offset from the address, in bytes.
+        offset: usize,
+    },
+    /// It is memory of another device.
+    #[error(
+        "it is memory of device {memory_device}; adopt it with a runtime of that device, and copy it with \
+         `copy_from_peer`"
+    )]
+    #[non_exhaustive]
+    OtherDevice {
+        /// The device of the memory.
+        memory_device: i32,
+    },
+}
+
+impl AddressProblem {
+    /// Makes an [`Unknown`](Self::Unknown).
+    #[must_use]
+    pub const fn unknown(offset: usize) -> Self {
+        Self::Unknown { offset }
+    }
+
+    /// Makes an [`OtherDevice`](Self::OtherDevice).
+    #[must_use]
+    pub const fn other_device(memory_device: i32) -> Self {
+        Self::OtherDevice { memory_device }
+    }
 }
 
 /// The reason why a stream is refused.

@@ -8,8 +8,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::task::Waker;
 
+use dmr_core::panics;
 use dmr_core::sync::lock;
 
 /// The number of a [`BlockOwner`](crate::BlockOwner), as it stands in the slots of its blocks.
@@ -31,6 +33,8 @@ impl OwnerNumber {
 pub(crate) struct ClosedQueue {
     generations: Mutex<VecDeque<u64>>,
     len: AtomicUsize,
+    /// Woken when a block was added, if the owner does not wait for its next call.
+    waker: OnceLock<Waker>,
 }
 
 /// The queues of all owners of a stream pool.
@@ -48,6 +52,18 @@ impl ClosedQueue {
         let mut generations = lock(&self.generations);
         generations.push_back(added);
         self.len.store(generations.len(), Ordering::SeqCst);
+    }
+
+    /// Sets the waker, once for all.
+    pub(super) fn set_waker(&self, waker: Waker) {
+        // A second one is the same.
+        let _ = self.waker.set(waker);
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            let _ = panics::catch(|| waker.wake_by_ref());
+        }
     }
 
     pub(super) fn pop(&self) -> Option<u64> {
@@ -74,6 +90,7 @@ impl ClosedQueues {
         let queue = lock(&self.0).get(&owner).and_then(Weak::upgrade);
         if let Some(queue) = queue {
             queue.push(generation);
+            queue.wake();
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
 use std::time::Instant;
 
 use dmr_core::sync::{lock, try_lock};
@@ -70,6 +71,13 @@ impl<T> BlocksInUse<T> {
         }
     }
 
+    /// Wakes `waker` when the last window of a block has closed, on the thread that has closed it,
+    /// whose locks are unknown: it may only pass the news to another thread. A waker that is set
+    /// later has no effect.
+    pub fn wake_when_closed(&self, waker: Waker) {
+        self.closed.set_waker(waker);
+    }
+
     /// Adds a block that was [`InUse`](super::Released::InUse). Call
     /// [`drain_closed`](Self::drain_closed) then: the last window may have closed meanwhile.
     pub fn insert(&self, block: BlockId, value: T) {
@@ -97,6 +105,10 @@ impl<T> BlocksInUse<T> {
     /// [`Patience::Poll`], returns at once if another thread is doing so, which misses none. If
     /// `free` panics, the next call goes on with the next block.
     pub fn drain_closed(&self, patience: Patience, mut free: impl FnMut(T)) {
+        if patience == Patience::Wait && !self.is_empty() {
+            // Blocks that another thread is freeing are not in the queue any more.
+            drop(patience.lock(&self.draining));
+        }
         while self.any_closed() {
             let Some(alone) = patience.lock(&self.draining) else { return };
             // A block that its release has not inserted yet is drained by the releasing thread.

@@ -170,6 +170,13 @@ enum Value {
     Long(c_ulonglong),
 }
 
+/// Memory that the driver has allocated or mapped.
+struct KnownMemory {
+    start: u64,
+    bytes: u64,
+    home: Home,
+}
+
 impl Value {
     /// # Safety
     ///
@@ -194,14 +201,14 @@ impl Session<'_> {
         if !(1..=21).contains(&attribute) {
             return Err(ERROR_INVALID_VALUE);
         }
-        let Some((start, block)) = self.memory.present.allocation_around(at) else {
+        let Some(KnownMemory { start, bytes, home }) = self.known_memory(at) else {
             return Ok(None);
         };
-        let device = block.home.device();
+        let device = home.device();
         let is_managed = self.objects.managed.contains(&start);
         let on_host = device.is_none();
         let ordinal = self.shared.ordinals[device.map_or_else(|| self.device(), Ok)?];
-        let is_pool = matches!(block.home, Home::Pool { .. });
+        let is_pool = matches!(home, Home::Pool { .. });
         Ok(Some(match attribute {
             1 => Value::Long(self.context_of(device)?),
             // `CUmemorytype`: 1 is the host's, 2 a device's.
@@ -214,16 +221,30 @@ impl Session<'_> {
             9 => Value::Int(ordinal as c_int),
             10 | 15 | 21 => Value::Flag(false), // exporting, RDMA, decompression
             11 | 19 => Value::Long(start),
-            12 | 18 => Value::Long(block.bytes),
+            12 | 18 => Value::Long(bytes),
             13 => Value::Flag(true),
             14 => Value::Long(0),
             16 => Value::Int(3), // read and write
-            17 => Value::Long(match block.home {
+            17 => Value::Long(match home {
                 Home::Pool { pool, .. } if is_pool => self.handle(Kind::Pool, pool),
                 _ => 0,
             }),
             _ => return Err(ERROR_INVALID_VALUE), // a host pointer of device memory; peer tokens
         }))
+    }
+
+    /// Returns the memory at an address: an allocation, or what is mapped there.
+    fn known_memory(&self, at: u64) -> Option<KnownMemory> {
+        let present = &self.memory.present;
+        match present.allocation_around(at) {
+            Some((start, block)) => {
+                Some(KnownMemory { start, bytes: block.bytes, home: block.home })
+            }
+            None => present.mappings.around(at).map(|(start, mapping)| {
+                let home = Home::Device(mapping.device);
+                KnownMemory { start, bytes: mapping.bytes, home }
+            }),
+        }
     }
 
     /// Returns the context of memory: of a device's, its primary context; of the host's, the
