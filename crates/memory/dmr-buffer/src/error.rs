@@ -64,6 +64,19 @@ pub enum BufferError {
         len: usize,
     },
 
+    /// Memory of another owner may only be read.
+    #[error(
+        "the owner of this column lets it only be read: copy it into a device buffer to write it"
+    )]
+    ReadOnly,
+
+    /// The order of a column's uses is unknown.
+    #[error(
+        "the order of the uses of this external column is unknown: adopt it with its producer's stream or event \
+         (`AdoptedColumn::adopt`)"
+    )]
+    NotAdopted,
+
     /// Bytes cannot be seen as elements of another type.
     #[non_exhaustive]
     #[error(
@@ -114,6 +127,8 @@ mod tests {
             BufferError::PinnedLengthMismatch { .. } => ": slice the device buffer to 2",
             BufferError::InUse => ": finish or cancel it",
             BufferError::OutOfRange { .. } => ": use a range inside of it",
+            BufferError::ReadOnly => ": copy it into a device buffer",
+            BufferError::NotAdopted => ": adopt it with its producer",
             BufferError::EmptyChunks => ": use a chunk size of 1 or more",
             BufferError::Cast { .. } => ": slice it to a multiple of 4 bytes",
         }
@@ -127,6 +142,8 @@ mod tests {
             BufferError::LengthMismatch { source_len: 2, target_len: 3 },
             BufferError::PinnedLengthMismatch { pinned_len: 2, device_len: 3 },
             BufferError::InUse,
+            BufferError::ReadOnly,
+            BufferError::NotAdopted,
             BufferError::OutOfRange { start: 2, end: 5, len: 4 },
             BufferError::Cast {
                 from: "u8",

@@ -7,7 +7,8 @@
 //! | [`view`] | [`DeviceView`], [`DeviceViewMut`], a part of a buffer; [`View`](view::View), of memory of any kind |
 //! | [`pinned`] | [`PinnedBuffer`], page-locked host memory, for copies that do not wait, and views of it |
 //! | [`to_host`] | [`ToHost`], a copy to the host that a task awaits |
-//! | [`mod@column`] | [`Column`], a buffer or memory of another owner |
+//! | [`adopted`] | [`AdoptedColumn`], memory of another owner whose uses are tracked |
+//! | [`mod@column`] | [`Column`], a buffer, adopted memory, or an address |
 //! | [`failures`] | blocks that could not be deallocated when their buffer was dropped |
 //! | [`error`] | [`BufferError`] |
 //!
@@ -47,6 +48,7 @@ mod tracked_as;
 
 #[cfg(feature = "cudarc")]
 pub mod adopt;
+pub mod adopted;
 pub mod buffer;
 pub mod chunks;
 pub mod column;
@@ -64,6 +66,7 @@ pub use bytemuck::{self, Pod, Zeroable};
 
 #[cfg(feature = "cudarc")]
 pub use adopt::GiveAwayError;
+pub use adopted::{AdoptedColumn, AllowedAccess};
 pub use buffer::DeviceBuffer;
 pub use chunks::{Chunks, ChunksMut};
 pub use column::{Column, ExternalColumn};

@@ -23,6 +23,11 @@ macro_rules! tracked_as {
                 let $memory = self;
                 $tracked.byte_range()
             }
+
+            fn is_read_only(&self) -> bool {
+                let $memory = self;
+                $tracked.is_read_only()
+            }
         }
     };
 }

@@ -84,6 +84,14 @@ pub struct AdoptError {
     pub memory: ForeignMemory,
 }
 
+impl AdoptError {
+    /// Makes the error, with the memory inside.
+    #[must_use]
+    pub fn new(error: ResourceError, memory: ForeignMemory) -> Box<Self> {
+        Box::new(Self { error, memory })
+    }
+}
+
 /// The memory of other owners that was adopted by a stream pool: a resource whose every block is
 /// [`ForeignMemory`].
 ///
@@ -137,7 +145,7 @@ impl ForeignBlocks {
         let streams = self.blocks.streams();
         let home = match streams.enter(home) {
             Ok(home) => home,
-            Err(error) => return Err(Box::new(AdoptError { error, memory })),
+            Err(error) => return Err(AdoptError::new(error, memory)),
         };
         let reserved = address::check(streams.device(), memory.ptr, memory.bytes)
             // SAFETY: the caller's obligation.
@@ -146,7 +154,7 @@ impl ForeignBlocks {
         match reserved {
             // SAFETY: the caller's obligation; `home` comes after the work of `ready`.
             Ok(slot) => Ok(unsafe { self.blocks.hold(slot, &home, memory, tag) }),
-            Err(error) => Err(Box::new(AdoptError { error, memory })),
+            Err(error) => Err(AdoptError::new(error, memory)),
         }
     }
 }

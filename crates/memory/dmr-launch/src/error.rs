@@ -14,9 +14,23 @@ pub enum PrepareError {
     #[non_exhaustive]
     #[error(
         "launch on {stream} refused: {memory} is external memory, its producer's order is \
-         unknown: copy it into a device buffer, or order it yourself and use a permissive recorder"
+         unknown: adopt it with its producer's stream or event (`AdoptedColumn::adopt`), copy it into a \
+         device buffer, or order it yourself and use a permissive recorder"
     )]
     External {
+        /// The launch stream.
+        stream: StreamId,
+        /// The first such memory.
+        memory: RefusedMemory,
+    },
+
+    /// A launch, in either mode, declares a write of memory that its owner forbids to write.
+    #[non_exhaustive]
+    #[error(
+        "launch on {stream} refused: {memory} is read-only memory of another owner: declare it with `read`, or copy \
+         it into a device buffer"
+    )]
+    ReadOnly {
         /// The launch stream.
         stream: StreamId,
         /// The first such memory.
@@ -195,7 +209,8 @@ mod tests {
         let stream = StreamId::DEFAULT;
         let memory = refused_memory;
         for (error, advice) in [
-            (PrepareError::External { stream, memory: memory() }, ": copy it into a device buffer"),
+            (PrepareError::External { stream, memory: memory() }, ": adopt it with its producer"),
+            (PrepareError::ReadOnly { stream, memory: memory() }, ": declare it with `read`"),
             (
                 PrepareError::Untracked {
                     stream,

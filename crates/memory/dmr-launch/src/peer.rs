@@ -56,6 +56,7 @@ impl LaunchRecorder {
         owner: &(impl DeviceContext + ?Sized),
         stream: StreamId,
     ) -> KernelArg {
+        self.uses.reject_read_only(memory, access, None);
         match memory.origin() {
             MemoryOrigin::Block(block) => {
                 let used = BlockUse::of_bytes(block, access, memory.byte_range());

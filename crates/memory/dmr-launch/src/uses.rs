@@ -31,6 +31,8 @@ pub struct LaunchUses {
     columns: SmallVec<[Option<AllocTag>; INLINE]>,
     /// The first memory for which a strict launch is refused.
     external: Option<RefusedMemory>,
+    /// The first memory that is written and may only be read.
+    read_only: Option<RefusedMemory>,
     pub(crate) skipped: usize,
     /// Uses of memory of other stream pools.
     pub(crate) peers: Vec<PeerUses>,
@@ -44,6 +46,7 @@ impl LaunchUses {
             pinned: 0,
             columns: SmallVec::new(),
             external: None,
+            read_only: None,
             skipped: 0,
             peers: Vec::new(),
         }
@@ -91,6 +94,7 @@ impl LaunchUses {
         access: Access,
         column: Option<AllocTag>,
     ) -> KernelArg {
+        self.reject_read_only(memory, access, column);
         let used = |block| BlockUse::of_bytes(block, access, memory.byte_range());
         match memory.origin() {
             MemoryOrigin::Block(block) => self.add(used(block), column),
@@ -101,6 +105,36 @@ impl LaunchUses {
             _ => self.skip_or_reject("memory of an unknown kind", column),
         }
         KernelArg::of(memory)
+    }
+
+    /// Has the launch refused if it writes memory that may only be read.
+    pub(crate) fn reject_read_only<M: TrackedMemory + ?Sized>(
+        &mut self,
+        memory: &M,
+        access: Access,
+        column: Option<AllocTag>,
+    ) {
+        if !access.writes() || !memory.is_read_only() {
+            return;
+        }
+        let refused = match memory.origin() {
+            MemoryOrigin::Block(block) | MemoryOrigin::Pinned(block) => {
+                RefusedMemory::Block { generation: block.generation(), column }
+            }
+            MemoryOrigin::External { name } => {
+                RefusedMemory::External { name: name.into(), column }
+            }
+            // There is nothing to write.
+            _ => return,
+        };
+        self.read_only.get_or_insert(refused);
+    }
+
+    fn refuse_read_only(&self, worker: &StreamGuard<'_>) -> Result<(), PrepareError> {
+        let refused = |memory: &RefusedMemory| {
+            Err(PrepareError::ReadOnly { stream: worker.id(), memory: memory.clone() })
+        };
+        self.read_only.as_ref().map_or(Ok(()), refused)
     }
 
     fn add_pinned(&mut self, new: BlockUse, column: Option<AllocTag>) {
@@ -166,6 +200,7 @@ impl LaunchUses {
         resource: &dyn DeviceMemoryResource,
     ) -> Result<(), PrepareError> {
         let stream = worker.id();
+        self.refuse_read_only(worker)?;
         if let Some(memory) = &self.external {
             return Err(PrepareError::External { stream, memory: memory.clone() });
         }
@@ -192,6 +227,7 @@ impl LaunchUses {
         match self.mode {
             LaunchMode::Strict => self.reject_untracked(worker, resource),
             LaunchMode::Permissive => {
+                self.refuse_read_only(worker)?;
                 self.skip_untracked(worker, resource);
                 Ok(())
             }

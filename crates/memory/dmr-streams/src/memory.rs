@@ -8,7 +8,7 @@ use dmr_core::{BlockId, ByteRange, DeviceBlock};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not memory that a launch can declare",
     label = "not a buffer, a view, a block or a column",
-    note = "copy host memory to a `DeviceBuffer` with `from_host`, make a buffer of a `CudaSlice` with `adopt`, or name memory of another library as an `ExternalColumn`"
+    note = "copy host memory to a `DeviceBuffer` with `from_host`, make a buffer of a `CudaSlice` with `adopt`, or a column of memory of another library with `AdoptedColumn::adopt`"
 )]
 pub trait TrackedMemory {
     /// Returns the address of the first byte (a `CUdeviceptr`); 0 for memory of no bytes.
@@ -26,6 +26,12 @@ pub trait TrackedMemory {
     /// Uses of different bytes of one block neither conflict nor wait for each other.
     fn byte_range(&self) -> ByteRange {
         ByteRange::new(self.device_ptr(), self.size_in_bytes())
+    }
+
+    /// Returns whether its owner forbids to write it: a launch that declares a write of it is
+    /// refused.
+    fn is_read_only(&self) -> bool {
+        false
     }
 }
 
@@ -128,6 +134,10 @@ macro_rules! tracked_as_pointee {
 
             fn byte_range(&self) -> ByteRange {
                 (**self).byte_range()
+            }
+
+            fn is_read_only(&self) -> bool {
+                (**self).is_read_only()
             }
         }
     )*};

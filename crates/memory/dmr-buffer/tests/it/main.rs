@@ -10,6 +10,7 @@ mod d5_pinned;
 mod d7_pinned_views;
 mod d8_to_host;
 mod d9_exchanged_block;
+mod f3_columns;
 mod fills;
 mod peers_copies;
 mod r10_adopt;

@@ -39,8 +39,8 @@ mod tests {
     use std::mem::discriminant;
 
     use crate::error::{
-        Corruption, CorruptionKind, Holder, Limit, PeerProblem, ProcessHolder, SharedShortage,
-        SizeProblem, StreamProblem,
+        AddressProblem, Corruption, CorruptionKind, Holder, Limit, PeerProblem, ProcessHolder,
+        SharedShortage, SizeProblem, StreamProblem,
     };
     use crate::{Access, AllocTag, Generation, ResourceError, StreamId, Usage};
 
@@ -85,6 +85,9 @@ mod tests {
             E::NoPeerAccess { .. } => {
                 ("device 3 cannot access the memory of device 4", "; copy with `copy_from_peer`")
             }
+            E::NotAdopted { .. } => {
+                ("7 bytes at 0x700 cannot be adopted on device 3", "; pass a device address")
+            }
             E::Corrupted(_) => ("tag \"rows\"", "; to find the kernel, run compute-sanitizer"),
             E::DeviceLost { .. } => ("device 3 is lost", "; restart the process"),
             E::ForkedProcess { .. } => ("device 3", ": start the child as a new process"),
@@ -126,6 +129,7 @@ mod tests {
             E::no_virtual_memory(3),
             E::OtherPool { generation, block_device: 3, stream, stream_device: 4 },
             E::no_peer_access(3, 4, PeerProblem::NoPath),
+            E::not_adopted(0x700, 7, 3, AddressProblem::unknown(0)),
             E::Corrupted(Box::new(corruption)),
             E::device_lost(3, "cuEventQuery", 700),
             E::forked_process(3),
@@ -142,7 +146,7 @@ mod tests {
             assert!(message.contains(advice), "{message}: not {advice:?}");
         }
         let variants: HashSet<_> = errors.iter().map(discriminant).collect();
-        assert_eq!(variants.len(), 23, "an error of each variant");
+        assert_eq!(variants.len(), 24, "an error of each variant");
     }
 
     #[test]
@@ -167,6 +171,7 @@ mod tests {
             (SizeProblem::Overflow, "request less"),
             (SizeProblem::BeyondDevice { device_bytes: 9 }, "request less"),
             (SizeProblem::NotGranular { granularity: 4 }, "round the size up"),
+            (SizeProblem::AdoptsOnly, "copy it into a buffer of the runtime"),
         ] {
             assert!(problem.to_string().contains(advice), "{problem}");
         }

@@ -48,6 +48,13 @@ pub enum AddressProblem {
         /// The offset from the address, in bytes.
         offset: usize,
     },
+    /// The address is not aligned to the elements.
+    #[error("its elements are aligned to {alignment} bytes; adopt it as bytes")]
+    #[non_exhaustive]
+    Misaligned {
+        /// The alignment of the elements, in bytes.
+        alignment: usize,
+    },
     /// It is memory of another device.
     #[error(
         "it is memory of device {memory_device}; adopt it with a runtime of that device, and copy it with \
@@ -65,6 +72,12 @@ impl AddressProblem {
     #[must_use]
     pub const fn unknown(offset: usize) -> Self {
         Self::Unknown { offset }
+    }
+
+    /// Makes a [`Misaligned`](Self::Misaligned).
+    #[must_use]
+    pub const fn misaligned(alignment: usize) -> Self {
+        Self::Misaligned { alignment }
     }
 
     /// Makes an [`OtherDevice`](Self::OtherDevice).

@@ -103,7 +103,7 @@ fn memory_that_cannot_be_adopted_is_in_the_error() {
         matches!(refused.error, ResourceError::InvalidSize { problem: SizeProblem::Zero, .. }),
         "{refused}"
     );
-    let host = vec![0_u8; 64];
+    let host = [0_u8; 64];
     let here = host.as_ptr() as u64;
     for (ptr, bytes, expected) in [
         (here, 64, AddressProblem::unknown(0)),

@@ -117,7 +117,7 @@ fn also_after_the_end_of_the_stream_pool_and_of_the_home_stream() {
     let held = HeldStream::hold(rig.streams(), &gate);
     let [first, second] = [0, 1].map(|_| adopt(&blocks, memory(&rig, &drops), &home));
     for block in [&first, &second] {
-        fill(&rig, &blocks, &block, 1, &gate);
+        fill(&rig, &blocks, block, 1, &gate);
     }
     blocks.resource().deallocate(first).unwrap();
     rig.streams().retire_stream(&home).unwrap();
@@ -202,7 +202,7 @@ fn of_many_threads_each_owner_once() {
                 for step in 0..EACH {
                     let block = adopt(blocks, memory(rig, drops), home);
                     let on = if step % 2 == 0 { other } else { home };
-                    fill(&rig, &blocks, &block, step as u8, &on);
+                    fill(rig, blocks, &block, step as u8, on);
                     blocks.resource().deallocate(block).unwrap();
                     if step % 7 == 0 {
                         blocks.resource().reap_pending().unwrap();

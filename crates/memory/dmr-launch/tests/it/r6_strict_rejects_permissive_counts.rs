@@ -15,7 +15,7 @@ fn strict_names_the_external_memory_and_the_reason() {
     assert_eq!(
         recorder.prepare(&ctx).unwrap_err().to_string(),
         "launch on stream 0 refused: buffer \"arrow:price\" is external memory, its producer's \
-         order is unknown: copy it into a device buffer, or order it yourself and use a permissive \
+         order is unknown: adopt it with its producer's stream or event (`AdoptedColumn::adopt`), copy it into a device buffer, or order it yourself and use a permissive \
          recorder"
     );
     assert_eq!(ctx.calls(), []);
