@@ -29,6 +29,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-slices", &["dmr-core", "dmr-streams"]),
     ("dmr-cuda-async", &["dmr-core", "dmr-recorder", "dmr-streams"]),
     ("dmr-cuda-direct", &["dmr-core", "dmr-recorder", "dmr-streams"]),
+    ("dmr-dlpack", &["dmr-buffer", "dmr-core", "dmr-external", "dmr-streams"]),
     ("dmr-external", &["dmr-core", "dmr-streams"]),
     ("dmr-slices", &["dmr-core", "dmr-external", "dmr-streams"]),
     ("dmr-cuda-async", &["dmr-core", "dmr-streams"]),
@@ -42,6 +43,9 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-spill", &["dmr-adaptors", "dmr-buffer", "dmr-core", "dmr-recorder", "dmr-streams"]),
     ("dmr-recording", &[]),
     ("dmr-recorder", &["dmr-core", "dmr-recording"]),
+    ("dmr-graphs", &["dmr-core", "dmr-launch", "dmr-streams"]),
+    ("dmr-buffer", &["dmr-core", "dmr-external", "dmr-pinned", "dmr-slices", "dmr-streams"]),
+    ("dmr-spill", &["dmr-adaptors", "dmr-buffer", "dmr-core", "dmr-streams"]),
     ("dmr-trace", &["dmr-core"]),
     ("dmr-capi", &["dmr"]),
     (

@@ -42,6 +42,7 @@ const PROGRAMS: &[Program] = programs! {
     "dmr-cuda-async" "dmr_cuda_async" ["dmr-core" "dmr-sim" "dmr-streams"],
     "dmr-cuda-direct" "dmr_cuda_direct" ["dmr-core" "dmr-sim" "dmr-streams"],
     "dmr-cuda-virtual" "dmr_cuda_virtual" ["dmr-core" "dmr-sim" "dmr-streams"],
+    "dmr-dlpack" "dmr_dlpack" ["dmr-buffer" "dmr-core" "dmr-cuda-direct" "dmr-external" "dmr-sim" "dmr-streams"],
     "dmr-external" "dmr_external" ["cudarc" "dmr-core" "dmr-sim" "dmr-streams"],
     "dmr-graphs" "dmr_graphs" ["cudarc" "dmr-core" "dmr-cuda-direct" "dmr-sim" "dmr-streams"],
     "dmr-launch" "dmr_launch" ["cudarc" "dmr-core" "dmr-cuda-direct" "dmr-sim" "dmr-streams"],

@@ -24,6 +24,7 @@ const UNSAFE_CRATES: &[(&str, &str)] = &[
     ("crates/memory/dmr-cuda-direct/", "calls the driver"),
     ("crates/memory/dmr-cuda-virtual/", "calls the driver"),
     ("crates/tools/dmr-bench/peers/cuda-async/", "calls the driver, cuBLAS and NVIDIA's crates"),
+    ("crates/memory/dmr-dlpack/", "reads and makes structs of C"),
     ("crates/memory/dmr-external/", "makes blocks of memory of other owners"),
     ("crates/tools/dmr-fake/", "its resource makes blocks"),
     ("crates/memory/dmr-graphs/", "calls the driver, which captures and launches graphs"),
