@@ -57,6 +57,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "dmr-cuda-async",
             "dmr-cuda-direct",
             "dmr-cuda-virtual",
+            "dmr-dlpack",
+            "dmr-external",
             "dmr-graphs",
             "dmr-launch",
             "dmr-nvtx",

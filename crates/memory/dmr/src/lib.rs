@@ -148,6 +148,9 @@ pub use dmr_cuda_async;
 pub use dmr_cuda_direct;
 #[cfg(feature = "pool")]
 pub use dmr_cuda_virtual;
+#[cfg(feature = "dlpack")]
+pub use dmr_dlpack;
+pub use dmr_external;
 pub use dmr_graphs;
 pub use dmr_launch;
 #[cfg(feature = "nvtx")]
@@ -181,7 +184,10 @@ pub mod prelude {
     pub use dmr_adaptors::statistics::{StatisticsLayer, StatisticsResource};
     pub use dmr_buffer::failures::{drop_failures, take_drop_failures};
     pub use dmr_buffer::pinned::{reap_orphaned_pinned, reap_pinned, trim_pinned, try_reap_pinned};
-    pub use dmr_buffer::{Column, DeviceBuffer, PinnedBuffer, Pod, WriteCombinedBuffer, Zeroable};
+    pub use dmr_buffer::{
+        AdoptedColumn, AllowedAccess, Column, DeviceBuffer, PinnedBuffer, Pod, WriteCombinedBuffer,
+        Zeroable,
+    };
     pub use dmr_core::{
         AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError, ResourceResult,
         StreamId, Usage, UseTrackingExt, wait_at_most,
@@ -192,6 +198,7 @@ pub mod prelude {
     pub use dmr_cuda_direct::DirectCudaResource;
     #[cfg(feature = "pool")]
     pub use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
+    pub use dmr_external::{ForeignBlocks, ForeignMemory, Ready};
     pub use dmr_graphs::{Capture, CaptureMode, Graph};
     pub use dmr_launch::{LaunchError, LaunchRecorder};
     #[cfg(feature = "cudarc")]

@@ -11,6 +11,7 @@ use dmr_buffer::GiveAwayError;
 use dmr_buffer::Pod;
 use dmr_core::virtual_memory::{DestroyError, ReleaseError};
 use dmr_core::{DeallocateError, ResourceError};
+use dmr_external::AdoptError;
 use dmr_graphs::CaptureError;
 use dmr_launch::{LaunchError, PrepareError};
 #[cfg(feature = "cudarc")]
@@ -79,8 +80,18 @@ pub enum Error {
     #[error(transparent)]
     Spill(Box<dmr_spill::SpillError>),
 
-    /// A slice of cudarc that was not adopted, or a buffer that was not given to cudarc. It was
-    /// dropped.
+    /// A tensor that was not imported. It is its caller's.
+    #[cfg(feature = "dlpack")]
+    #[error(transparent)]
+    Import(Box<dmr_dlpack::ImportError>),
+
+    /// A tensor that was not exported.
+    #[cfg(feature = "dlpack")]
+    #[error(transparent)]
+    Export(Box<dmr_dlpack::ExportError>),
+
+    /// A slice of cudarc, or memory of another owner, that was not adopted, or a buffer that was
+    /// not given to cudarc. It was dropped.
     #[error(transparent)]
     NotHandedOver(Box<NotHandedOver>),
 
@@ -125,8 +136,8 @@ pub enum Error {
     Other(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// The error of a slice of cudarc that was not adopted, or of a buffer that was not given to
-/// cudarc, without them.
+/// The error of a slice of cudarc, or of memory of another owner, that was not adopted, or of a
+/// buffer that was not given to cudarc, without them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 #[non_exhaustive]
@@ -221,6 +232,16 @@ impl Error {
                 }
                 _ => None,
             },
+            #[cfg(feature = "dlpack")]
+            Self::Import(error) => match &**error {
+                dmr_dlpack::ImportError::Resource(error) => Some(error),
+                _ => None,
+            },
+            #[cfg(feature = "dlpack")]
+            Self::Export(error) => match &**error {
+                dmr_dlpack::ExportError::Resource(error) => Some(error),
+                _ => None,
+            },
             Self::NotHandedOver(error) => Some(&error.error),
             Self::Runtime(error) => match &**error {
                 RuntimeError::Resource(error) => Some(error),
@@ -278,6 +299,10 @@ from! {
     Release(ReleaseError);
     Destroy(DestroyError);
     Buffer(BufferError);
+    #[cfg(feature = "dlpack")]
+    Import(dmr_dlpack::ImportError);
+    #[cfg(feature = "dlpack")]
+    Export(dmr_dlpack::ExportError);
     #[cfg(feature = "spill")]
     Spill(dmr_spill::SpillError);
     Device(DeviceError);
@@ -348,6 +373,13 @@ impl<T: Pod> From<Box<dmr_spill::NotInserted<T>>> for Error {
 #[cfg(feature = "cudarc")]
 impl<T: std::fmt::Debug> From<Box<AdoptSliceError<T>>> for Error {
     fn from(refused: Box<AdoptSliceError<T>>) -> Self {
+        let message = refused.to_string();
+        NotHandedOver { message, error: refused.error }.into()
+    }
+}
+
+impl From<Box<AdoptError>> for Error {
+    fn from(refused: Box<AdoptError>) -> Self {
         let message = refused.to_string();
         NotHandedOver { message, error: refused.error }.into()
     }

@@ -44,6 +44,7 @@ pages! {
     GettingStarted: "../../../../docs/src/guide/getting-started.md",
     Graphs: "../../../../docs/src/guide/graphs.md",
     GpuTests: "../../../../docs/src/guide/gpu-tests.md",
+    Others: "../../../../docs/src/guide/others.md",
     OutOfMemory: "../../../../docs/src/guide/out-of-memory.md",
     Pool: "../../../../docs/src/guide/pool.md",
     QueryEngine: "../../../../docs/src/guide/query-engine.md",

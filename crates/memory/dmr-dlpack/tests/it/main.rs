@@ -5,6 +5,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod l1_import;
-mod l2_malformed;
-mod l3_export;
+mod f4_import;
+mod f4_malformed;
+mod f5_export;

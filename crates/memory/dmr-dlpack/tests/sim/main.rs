@@ -5,4 +5,4 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod l_failures;
+mod f4_f5_failures;

@@ -1,4 +1,4 @@
-//! L3: an export orders its consumer after all recorded uses, and the free after the consumer.
+//! F5: an export orders its consumer after all recorded uses, and the free after the consumer.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;

@@ -1,4 +1,4 @@
-//! L1, L3: whichever driver call fails, a tensor is deleted once; without the wait there is a race.
+//! F4, F5: whichever driver call fails, a tensor is deleted once; without the wait there is a race.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! L2: a malformed tensor is refused with the name of its field, and stays its caller's.
+//! F4: a malformed tensor is refused with the name of its field, and stays its caller's.
 //!
 //! `DMR_DLPACK_TENSORS` sets the number of random tensors.
 

@@ -1,4 +1,4 @@
-//! L1: a tensor is imported with the work of its producer, and deleted once, after the last use.
+//! F4: a tensor is imported with the work of its producer, and deleted once, after the last use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
