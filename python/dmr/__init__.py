@@ -33,6 +33,7 @@ from ._runtime import (
     statistics,
     usage,
 )
+from .tensor import Tensor, empty, from_dlpack
 
 __all__ = [
     "Block",
@@ -46,8 +47,11 @@ __all__ = [
     "Runtime",
     "Statistics",
     "StreamCapturing",
+    "Tensor",
     "Usage",
     "configure",
+    "empty",
+    "from_dlpack",
     "limit",
     "log",
     "record",

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, Structure, c_char, c_char_p, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char,
+    c_char_p,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from pathlib import Path
 from typing import Any, Type
 
@@ -118,6 +131,26 @@ class RawBlock(Structure):
     ]
 
 
+class RawTensor(Structure):
+    """``dmr_tensor_info``."""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("version", c_uint32),
+        ("address", c_uint64),
+        ("bytes", c_uint64),
+        ("first_element", c_uint64),
+        ("type_code", c_uint32),
+        ("type_bits", c_uint32),
+        ("type_lanes", c_uint32),
+        ("dimensions", c_uint32),
+        ("read_only", c_uint32),
+        ("reserved", c_uint32),
+        ("shape", c_int64 * 64),
+        ("strides", c_int64 * 64),
+    ]
+
+
 # By name: the arguments. Each function returns a status.
 _FUNCTIONS: dict[str, list[Any]] = {
     "dmr_config_init": [POINTER(Config), c_size_t],
@@ -133,6 +166,22 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "dmr_recording_start": [c_char_p, c_char_p],
     "dmr_recording_write": [c_char_p],
     "dmr_recording_stop": [],
+    "dmr_tensor_create": [
+        c_void_p,
+        c_uint8,
+        c_uint8,
+        c_uint16,
+        POINTER(c_int64),
+        c_size_t,
+        c_void_p,
+        c_char_p,
+        POINTER(c_void_p),
+    ],
+    "dmr_tensor_from_dlpack": [c_void_p, c_void_p, c_uint32, c_uint32, c_void_p, c_void_p, POINTER(c_void_p)],
+    "dmr_tensor_to_dlpack": [c_void_p, c_void_p, c_uint32, c_uint32, c_void_p, POINTER(c_void_p)],
+    "dmr_tensor_describe": [c_void_p, c_void_p, POINTER(RawTensor)],
+    "dmr_tensor_destroy": [c_void_p, c_void_p],
+    "dmr_dlpack_delete": [c_void_p, c_uint32],
     "dmr_runtime_usage": [c_void_p, POINTER(RawUsage)],
     "dmr_runtime_statistics": [c_void_p, POINTER(RawStatistics)],
     "dmr_runtime_snapshot": [c_void_p, POINTER(RawBlock), c_size_t, c_size_t, POINTER(c_size_t)],

@@ -50,6 +50,20 @@ def read(address: int, bytes: int, on: int) -> bytes:
     return buffer.raw
 
 
+def synchronize(on: int) -> None:
+    """Waits for a stream."""
+    _call("cuStreamSynchronize", ctypes.c_void_p(on))
+
+
+def order(first: int, second: int) -> None:
+    """Makes the second stream wait for the work of the first one so far."""
+    event = ctypes.c_void_p()
+    _call("cuEventCreate", ctypes.byref(event), 2)
+    _call("cuEventRecord", event, ctypes.c_void_p(first))
+    _call("cuStreamWaitEvent", ctypes.c_void_p(second), event, 0)
+    _call("cuEventDestroy_v2", event)
+
+
 def begin_capture(on: int) -> None:
     """Begins to capture a graph on a stream, in relaxed mode."""
     _call("cuStreamBeginCapture_v2", ctypes.c_void_p(on), 2)

@@ -51,6 +51,27 @@
 // otherwise.
 #define DMR_STREAMS_DEFAULT 128
 
+// The work before a tensor is ready: it is done.
+#define DMR_READY_DONE 0
+
+// The work before a tensor is ready: that of a `CUstream` so far.
+#define DMR_READY_STREAM 1
+
+// The work before a tensor is ready: that behind a `CUevent`.
+#define DMR_READY_EVENT 2
+
+// The uses of a consumer are on its stream, which the runtime adopts.
+#define DMR_CONSUMER_STREAM 0
+
+// The consumer's stream waits, and is not adopted: its uses after that are unknown.
+#define DMR_CONSUMER_WAITS 1
+
+// The consumer orders its uses itself, after those that the runtime has recorded.
+#define DMR_CONSUMER_UNKNOWN 2
+
+// The version of `dmr_tensor_info`.
+#define DMR_TENSOR_INFO_VERSION 1
+
 // The access of a use: the work reads the block.
 #define DMR_ACCESS_READ 1
 
@@ -135,6 +156,43 @@ typedef struct dmr_runtime dmr_runtime;
 // through.
 typedef struct dmr_spillable dmr_spillable;
 
+// A tensor. A handle, which no program reads through.
+typedef struct dmr_tensor dmr_tensor;
+
+// An address of device memory: the type of `CUdeviceptr`.
+typedef unsigned long long dmr_address;
+
+// A tensor, as DLPack describes it.
+typedef struct dmr_tensor_info {
+    // `sizeof(dmr_tensor_info)`, in the program.
+    uint32_t size;
+    // `DMR_TENSOR_INFO_VERSION`.
+    uint32_t version;
+    // The lowest address of an element, for `dmr_record_use` and `dmr_wait_for_uses`; 0 without
+    // elements.
+    dmr_address address;
+    // The bytes from there to the end of the highest element.
+    uint64_t bytes;
+    // The address of the element whose indices are 0.
+    dmr_address first_element;
+    // The code, the bits and the lanes of the type.
+    uint32_t type_code;
+    // The bits of a lane.
+    uint32_t type_bits;
+    // The lanes of an element.
+    uint32_t type_lanes;
+    // The number of dimensions.
+    uint32_t dimensions;
+    // 1 if the owner of the memory forbids to write it.
+    uint32_t read_only;
+    // 0.
+    uint32_t reserved;
+    // The sizes of the dimensions.
+    int64_t shape[MOST_DIMENSIONS];
+    // The strides of the dimensions, in elements.
+    int64_t strides[MOST_DIMENSIONS];
+} dmr_tensor_info;
+
 // The configuration of a runtime. `dmr_config_init` sets the defaults; change what you need.
 // Strings are read during `dmr_runtime_create` only.
 typedef struct dmr_config {
@@ -172,9 +230,6 @@ typedef struct dmr_config {
     // `.gz`; an existing one is overwritten. Null: no log.
     const char *log_path;
 } dmr_config;
-
-// An address of device memory: the type of `CUdeviceptr`.
-typedef unsigned long long dmr_address;
 
 // The memory of a runtime, in bytes. Exact while no call is in progress.
 typedef struct dmr_usage {
@@ -248,6 +303,103 @@ typedef struct dmr_block {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// Allocates a tensor in C order for work on `stream`, and writes its handle to `tensor`. Its content
+// is undefined. The type is one of DLPack, whose elements fill whole bytes.
+//
+// Errors: as `dmr_allocate_tagged`; `DMR_STATUS_INVALID_ARGUMENT` for a type or a shape that is
+// none.
+//
+// # Safety
+//
+// As `dmr_allocate_tagged`; `shape` has `dimensions` numbers, and may be null if that is 0;
+// `tensor` is null, or the address of a handle.
+dmr_status dmr_tensor_create(struct dmr_runtime *runtime,
+                             uint8_t type_code,
+                             uint8_t type_bits,
+                             uint16_t type_lanes,
+                             const int64_t *shape,
+                             size_t dimensions,
+                             void *stream,
+                             const char *tag,
+                             struct dmr_tensor **tensor);
+
+// Imports a tensor of another library: a `DLManagedTensor*`, or with `versioned` other than 0 a
+// `DLManagedTensorVersioned*`. Writes its handle to `tensor`. Its home stream is `stream`, which
+// waits for the work that `ready` names: `DMR_READY_DONE`, or `DMR_READY_STREAM` and
+// `DMR_READY_EVENT` with the handle in `producer`.
+//
+// Its deleter is called once, after `dmr_tensor_destroy`, when the device has completed the last
+// recorded use: by that call, or by a thread of the library. Each field that can be checked is.
+//
+// Errors: `managed` is the program's as before. `DMR_STATUS_INVALID_ARGUMENT`, with the field that
+// is wrong, for null pointers, another `ready`, and memory that no driver has allocated; for the
+// streams as `dmr_allocate`.
+//
+// # Safety
+//
+// `managed` is null, or a managed tensor of that kind that is the program's, whose shape and
+// strides have as many numbers as its dimensions, whose memory has its elements, and whose deleter
+// may be called on any thread. `stream` is as for `dmr_allocate`. `producer` is a stream or an
+// event that was not destroyed. `tensor` is null, or the address of a handle.
+dmr_status dmr_tensor_from_dlpack(struct dmr_runtime *runtime,
+                                  void *managed,
+                                  uint32_t versioned,
+                                  uint32_t ready,
+                                  void *producer,
+                                  void *stream,
+                                  struct dmr_tensor **tensor);
+
+// Exports a tensor to one consumer, and writes a `DLManagedTensor*`, or with `versioned` other than
+// 0 a `DLManagedTensorVersioned*`, to `managed`. The memory stays until the consumer deletes it,
+// also when the tensor was destroyed before. Any thread may delete it, without a context.
+//
+// With `DMR_CONSUMER_STREAM` the stream waits for all recorded uses, and its work until the deletion
+// is recorded as a use. With `DMR_CONSUMER_WAITS` it waits, and may be the per-thread default
+// stream; with `DMR_CONSUMER_UNKNOWN` nothing waits: in both the deletion waits for the device.
+//
+// Errors: `DMR_STATUS_UNKNOWN_ADDRESS` for a handle that is no tensor of the runtime;
+// `DMR_STATUS_UNSUPPORTED` for a read-only tensor without a version, and for the direct backend;
+// `DMR_STATUS_INVALID_ARGUMENT` for another `consumer`; for the stream as `dmr_record_use`.
+//
+// # Safety
+//
+// `stream` is as for `dmr_allocate`; `managed` is null, or the address of a pointer.
+dmr_status dmr_tensor_to_dlpack(struct dmr_runtime *runtime,
+                                const struct dmr_tensor *tensor,
+                                uint32_t versioned,
+                                uint32_t consumer,
+                                void *stream,
+                                void **managed);
+
+// Writes the description of a tensor to `info`, whose `size` and `version` the program has set.
+//
+// Errors: `DMR_STATUS_UNKNOWN_ADDRESS` for a handle that is no tensor of the runtime;
+// `DMR_STATUS_INVALID_ARGUMENT` for a null pointer and a struct of another version.
+//
+// # Safety
+//
+// `info` is null, or of a `dmr_tensor_info` of the size that it says.
+dmr_status dmr_tensor_describe(struct dmr_runtime *runtime,
+                               const struct dmr_tensor *tensor,
+                               struct dmr_tensor_info *info);
+
+// Destroys a tensor. Its memory is freed, or its deleter called, after its recorded uses; if it was
+// exported, not before its consumers have deleted it.
+//
+// Errors: `DMR_STATUS_UNKNOWN_ADDRESS` for a handle that is no tensor of the runtime;
+// `DMR_STATUS_FORKED_PROCESS`.
+dmr_status dmr_tensor_destroy(struct dmr_runtime *runtime, struct dmr_tensor *tensor);
+
+// Calls the deleter of a managed tensor that the program has not passed on: of one that was
+// exported here, or of another library. Null is fine. Does nothing in a forked child.
+//
+// Errors: `DMR_STATUS_FORKED_PROCESS`.
+//
+// # Safety
+//
+// `managed` is null, or a managed tensor of that kind that is the program's to delete.
+dmr_status dmr_dlpack_delete(void *managed, uint32_t versioned);
 
 // Returns `DMR_VERSION` of the library that is loaded. Compare it with that of the header.
 uint32_t dmr_version(void);

@@ -528,7 +528,7 @@ pub unsafe extern "C" fn dmr_runtime_trim(
 /// # Safety
 ///
 /// `tag` is null, or a string that ends with a NUL.
-unsafe fn tag_of(tag: *const c_char) -> Outcome<AllocTag> {
+pub(crate) unsafe fn tag_of(tag: *const c_char) -> Outcome<AllocTag> {
     // SAFETY: the caller's obligation.
     let Some(tag) = (unsafe { config::text(tag) }) else { return Ok(AllocTag::UNTAGGED) };
     let text = "`tag` is no UTF-8 text: pass one that is";
@@ -550,7 +550,7 @@ fn use_of(access: u32) -> Outcome<UseOf> {
     }
 }
 
-fn require<T>(pointer: *mut T, argument: &str) -> Outcome<()> {
+pub(crate) fn require<T>(pointer: *mut T, argument: &str) -> Outcome<()> {
     if pointer.is_null() { Err(Failure::null(argument)) } else { Ok(()) }
 }
 

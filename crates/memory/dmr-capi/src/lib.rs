@@ -12,6 +12,7 @@
 //! | `registry` | runtimes by handle |
 //! | `runtime` | a runtime and its blocks, by address |
 //! | `streams` | streams of the program, adopted when they are first used |
+//! | `dlpack`, `tensors` | tensors by handle, in and out by DLPack |
 //! | `spill` | buffers that are moved to host memory when memory runs out |
 //! | `recording` | the flight recorder of the process |
 //! | `config`, `reports`, `versioned` | the structs, which carry their size and version |
@@ -20,6 +21,7 @@
 #![allow(unsafe_code, reason = "exports C functions, which take pointers")]
 
 mod config;
+mod dlpack;
 mod driver;
 mod entry;
 mod functions;
@@ -30,9 +32,11 @@ mod runtime;
 mod spill;
 mod status;
 mod streams;
+mod tensors;
 mod versioned;
 
 pub use config::*;
+pub use dlpack::*;
 pub use functions::*;
 pub use recording::*;
 pub use reports::*;
@@ -47,6 +51,10 @@ pub struct RuntimeHandle(());
 /// through.
 #[derive(Debug)]
 pub struct SpillableHandle(());
+
+/// A tensor. A handle, which no program reads through.
+#[derive(Debug)]
+pub struct TensorHandle(());
 
 /// An address of device memory: the type of `CUdeviceptr`.
 pub type Address = std::ffi::c_ulonglong;

@@ -12,6 +12,7 @@ use dmr::{DeviceRuntime, ShutdownError};
 use crate::spill::{self, Spillables};
 use crate::status::{Failure, Outcome, Status};
 use crate::streams::{Handle, Streams};
+use crate::tensors::Tensors;
 use crate::{Address, AddressMap, SpillableHandle};
 
 /// The time that a call waits for other threads: that record a use of the same block, or that
@@ -23,6 +24,7 @@ pub(crate) struct Runtime {
     gpu: DeviceRuntime,
     streams: Streams,
     spillables: Spillables,
+    tensors: Tensors,
     /// The live blocks. A block is taken out before it is deallocated: as soon as it is, another
     /// thread may get its address. No entry is locked across a driver call.
     blocks: AddressMap<Address, Live>,
@@ -62,6 +64,7 @@ impl Runtime {
             gpu,
             streams: Streams::default(),
             spillables: Spillables::default(),
+            tensors: Tensors::default(),
             blocks: AddressMap::default(),
             is_closing: AtomicBool::new(false),
         }
@@ -112,6 +115,16 @@ impl Runtime {
         self.refuse_closing()?;
         let id = self.stream(stream)?;
         self.spillables.pin(buffer, id).map_err(|error| error.about(stream))
+    }
+
+    pub(crate) fn tensors(&self) -> &Tensors {
+        &self.tensors
+    }
+
+    /// Returns the id of a stream, for a new tensor or a use of one.
+    pub(crate) fn open_stream(&self, stream: Handle) -> Outcome<StreamId> {
+        self.refuse_closing()?;
+        self.stream(stream)
     }
 
     pub(crate) fn spillables(&self) -> &Spillables {
@@ -187,6 +200,7 @@ impl Runtime {
     /// Frees all blocks. Returns the first error; the other blocks are freed all the same.
     fn free_all(&self) -> Outcome<()> {
         self.spillables.destroy_all();
+        self.tensors.destroy_all();
         let mut outcome = spill::free_again(&self.gpu);
         let addresses: Vec<Address> = self.blocks.iter().map(|live| *live.key()).collect();
         for address in addresses {
@@ -210,10 +224,9 @@ impl Runtime {
             access.record(&mut launch, &mut live.block);
             return Ok(launch);
         }
-        match self.spillables.record(&mut launch, address, access) {
-            true => Ok(launch),
-            false => Err(unknown(address)),
-        }
+        let is_known = self.spillables.record(&mut launch, address, access)
+            || self.tensors.record(&mut launch, address, access);
+        if is_known { Ok(launch) } else { Err(unknown(address)) }
     }
 
     fn refuse_closing(&self) -> Outcome<()> {

@@ -115,7 +115,8 @@ impl Status {
         match error {
             ResourceError::OutOfBudget { .. } => Self::OutOfBudget,
             error if error.is_out_of_memory() => Self::OutOfMemory,
-            ResourceError::InvalidSize { problem: SizeProblem::Zero, .. } => Self::InvalidArgument,
+            ResourceError::InvalidSize { problem: SizeProblem::Zero, .. }
+            | ResourceError::NotAdopted { .. } => Self::InvalidArgument,
             ResourceError::Driver { .. } => Self::Driver,
             ResourceError::StreamMisuse { problem, .. } => match problem {
                 StreamProblem::NotTracked => Self::Unsupported,
@@ -203,7 +204,7 @@ impl From<RuntimeError> for Failure {
 impl From<PrepareError> for Failure {
     fn from(error: PrepareError) -> Self {
         let status = match &error {
-            PrepareError::Untracked { .. } => Status::Unsupported,
+            PrepareError::Untracked { .. } | PrepareError::ReadOnly { .. } => Status::Unsupported,
             PrepareError::Resource { source, .. } => Status::of_resource_error(source),
             _ => Status::Other,
         };

@@ -10,7 +10,8 @@ use dlpark::ffi::{DLDevice, DLTensor};
 use dlpark::{DlpackFlags, Managed, ManagedTensorBase};
 use dmr_buffer::Column;
 use dmr_core::{Access, BlockUse, ResourceError, ResourceResult, StreamId, UseTrackingExt, panics};
-use dmr_streams::{DeviceContext, MemoryOrigin, TrackedMemory};
+use dmr_streams::event::DriverEvent;
+use dmr_streams::{DeviceContext, MemoryOrigin, StreamPool, TrackedMemory};
 
 use crate::Tensor;
 use crate::layout::Layout;
@@ -34,7 +35,7 @@ pub struct Exported<M: ManagedTensorBase> {
     /// The tensor, for one consumer. Dropping it deletes it.
     pub tensor: Managed<M>,
     /// The stream (a `CUstream`) whose next work comes after all recorded uses: that of the
-    /// consumer, or the home stream.
+    /// consumer, or the pool's first one.
     pub stream: *mut c_void,
 }
 
@@ -53,6 +54,40 @@ pub enum ExportError {
 impl<M: ManagedTensorBase> fmt::Debug for Exported<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Exported").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+impl<M: ManagedTensorBase> Exported<M> {
+    /// Makes another stream (a `CUstream`) than the [published](Self::stream) one wait for all
+    /// recorded uses. The per-thread default stream is that of the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamCapturing`](ResourceError::StreamCapturing); [`Driver`](ResourceError::Driver).
+    ///
+    /// # Safety
+    ///
+    /// `waiting` is a stream of the device's context that is not destroyed during the call, and
+    /// `streams` is the pool of the tensor.
+    pub unsafe fn make_wait(
+        &self,
+        streams: &StreamPool,
+        waiting: *mut c_void,
+    ) -> ResourceResult<()> {
+        let device = streams.device();
+        device.bind()?;
+        let wrap = |stream: *mut c_void| {
+            // SAFETY: both streams are alive, by this function's contract and because the pool
+            // keeps its first stream; dropping the wrapper makes no driver call.
+            unsafe { device.context().wrap_borrowed_stream(stream.cast()) }
+        };
+        let published = wrap(self.stream);
+        let waiting = wrap(waiting);
+        device.refuse_capture_of(&published)?;
+        device.refuse_capture_of(&waiting)?;
+        let event = DriverEvent::new(device)?;
+        event.record_on_other(&published)?;
+        event.make_other_wait(&waiting)
     }
 }
 
@@ -124,10 +159,9 @@ impl Lent {
     }
 
     fn stream(&self) -> Option<StreamId> {
-        let MemoryOrigin::Block(block) = self.bytes.origin() else { return None };
         Some(match self.consumer {
             Consumer::Stream(stream) => stream,
-            Consumer::Unknown => block.alloc_stream(),
+            Consumer::Unknown => self.context()?.streams().default_stream(),
         })
     }
 
