@@ -1,5 +1,6 @@
 //! An event of the driver, destroyed with its owner.
 
+use std::ffi::c_void;
 use std::fmt;
 
 use cudarc::driver::CudaStream;
@@ -37,6 +38,13 @@ impl DriverEvent {
     #[inline]
     pub(crate) fn handle(&self) -> sys::CUevent {
         self.handle
+    }
+
+    /// Returns the driver's handle (a `CUevent`), for other libraries of the program. It is valid
+    /// while this exists; nothing else destroys it, or records it.
+    #[must_use]
+    pub fn as_raw(&self) -> *mut c_void {
+        self.handle.cast()
     }
 
     #[inline]

@@ -1,10 +1,13 @@
 //! Buffers in device memory.
 
+use std::marker::PhantomData;
+
 use bytemuck::Pod;
 use dmr_core::{AllocTag, DeviceBlock, StreamId};
 use dmr_streams::DeviceContext;
 
 use super::{Buffer, Device};
+use crate::owner::Owner;
 use crate::{BufferError, DeviceView};
 
 /// Owned elements in device memory.
@@ -143,5 +146,21 @@ impl<T: Pod> DeviceBuffer<T> {
     /// As [`DeviceViewMut::fill_zero`](crate::DeviceViewMut::fill_zero).
     pub fn fill_zero(&mut self, stream: impl Into<StreamId>) -> Result<(), BufferError> {
         self.view_mut().fill_zero(stream)
+    }
+}
+
+impl DeviceBuffer<u8> {
+    /// Makes a buffer of a block of the context's resource, such as adopted memory of another owner.
+    /// Dropping the buffer deallocates the block.
+    #[must_use]
+    pub fn from_block<C: DeviceContext + ?Sized>(ctx: &C, block: DeviceBlock) -> Self {
+        Self {
+            len: block.bytes(),
+            home: block.alloc_stream(),
+            tag: block.tag(),
+            owner: Owner::of(ctx),
+            memory: Some(block),
+            elements: PhantomData,
+        }
     }
 }

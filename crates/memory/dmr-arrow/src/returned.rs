@@ -1,0 +1,118 @@
+//! The memory of released exports: freed once the device has done the work of the consumer.
+
+use std::ptr;
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::{result, sys};
+use dmr_buffer::PinnedBuffer;
+use dmr_core::process::PerProcess;
+use dmr_core::sync::lock;
+use dmr_streams::StreamPool;
+
+use crate::ColumnBuffer;
+use crate::export::ExportEvent;
+
+/// What an exported array has kept.
+pub(crate) struct Returned {
+    buffers: Vec<ColumnBuffer>,
+    sizes: Option<PinnedBuffer<i64>>,
+    event: Option<Arc<ExportEvent>>,
+    streams: Arc<StreamPool>,
+}
+
+/// What was released, and could not be waited for. Never locked across a driver call.
+static WAITING: PerProcess<Mutex<Vec<Returned>>> = PerProcess::new(Mutex::default);
+
+impl Returned {
+    pub(crate) fn new(
+        streams: &Arc<StreamPool>,
+        buffers: Vec<ColumnBuffer>,
+        sizes: Option<PinnedBuffer<i64>>,
+        event: Option<Arc<ExportEvent>>,
+    ) -> Self {
+        Self { buffers, sizes, event, streams: Arc::clone(streams) }
+    }
+
+    /// Returns the buffers, if they are of these streams.
+    pub(crate) fn buffers_of(&self, streams: &Arc<StreamPool>) -> Option<&[ColumnBuffer]> {
+        Arc::ptr_eq(&self.streams, streams).then_some(&*self.buffers)
+    }
+
+    /// Frees what was released, and what waits, after the work that was submitted to the device so
+    /// far, by whatever stream.
+    pub(crate) fn free(returned: Vec<Self>) {
+        if returned.iter().any(|it| it.streams.device().is_forked()) {
+            returned.into_iter().for_each(std::mem::forget);
+            return;
+        }
+        let _current = CurrentContext::keep();
+        lock(WAITING.get()).extend(returned);
+        Self::wait_and_free();
+    }
+
+    /// Frees what could not be waited for before.
+    pub(crate) fn free_waiting() {
+        if !lock(WAITING.get()).is_empty() {
+            let _current = CurrentContext::keep();
+            Self::wait_and_free();
+        }
+    }
+
+    fn wait_and_free() {
+        let all = std::mem::take(&mut *lock(WAITING.get()));
+        let mut waited: Vec<(u64, bool)> = Vec::new();
+        let mut kept = Vec::new();
+        for returned in all {
+            let pool = Arc::as_ptr(&returned.streams).addr() as u64;
+            let known = waited.iter().find(|(of, _)| *of == pool).map(|(_, is_done)| *is_done);
+            let is_done = known.unwrap_or_else(|| returned.is_done());
+            if known.is_none() {
+                waited.push((pool, is_done));
+            }
+            if is_done {
+                drop(returned);
+            } else {
+                kept.push(returned);
+            }
+        }
+        lock(WAITING.get()).extend(kept);
+    }
+
+    /// Waits for the device; returns whether it has done all work.
+    fn is_done(&self) -> bool {
+        let device = self.streams.device();
+        // While a stream captures, a wait for the device would end the capture.
+        let is_done =
+            self.streams.synchronize_all().is_ok_and(|all| all) && device.synchronize().is_ok();
+        // The memory of a lost device is gone with its context.
+        is_done || device.is_lost()
+    }
+}
+
+impl std::fmt::Debug for Returned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Returned")
+            .field("buffers", &self.buffers)
+            .field("has_sizes", &self.sizes.is_some())
+            .field("has_event", &self.event.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The context that is current on a thread of another library: it is again when this is dropped.
+struct CurrentContext(Option<sys::CUcontext>);
+
+impl CurrentContext {
+    fn keep() -> Self {
+        Self(result::ctx::get_current().ok().map(|it| it.unwrap_or(ptr::null_mut())))
+    }
+}
+
+impl Drop for CurrentContext {
+    fn drop(&mut self) {
+        if let Some(before) = self.0 {
+            // SAFETY: null, or a context that was current on this thread before the call.
+            let _ = unsafe { result::ctx::set_current(before) };
+        }
+    }
+}
