@@ -157,3 +157,74 @@ impl Drop for ArrowArray {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    macro_rules! layout {
+        ($out:ident, $type:ident, $($field:ident),*) => {
+            $out.push(format!("{} {}", stringify!($type), size_of::<$type>()));
+            $({
+                let offset = offset_of!($type, $field);
+                $out.push(format!("{}.{} {offset}", stringify!($type), stringify!($field)));
+            })*
+        };
+    }
+
+    fn layouts() -> Vec<String> {
+        let mut out = Vec::new();
+        layout!(
+            out,
+            ArrowSchema,
+            format,
+            name,
+            metadata,
+            flags,
+            n_children,
+            children,
+            dictionary,
+            release,
+            private_data
+        );
+        layout!(
+            out,
+            ArrowArray,
+            length,
+            null_count,
+            offset,
+            n_buffers,
+            n_children,
+            buffers,
+            children,
+            dictionary,
+            release,
+            private_data
+        );
+        layout!(out, ArrowDeviceArray, array, device_id, device_type, sync_event, reserved);
+        out.push(format!("ARROW_FLAG_DICTIONARY_ORDERED {ARROW_FLAG_DICTIONARY_ORDERED}"));
+        out.push(format!("ARROW_FLAG_NULLABLE {ARROW_FLAG_NULLABLE}"));
+        out.push(format!("ARROW_FLAG_MAP_KEYS_SORTED {ARROW_FLAG_MAP_KEYS_SORTED}"));
+        out.push(format!("ARROW_DEVICE_CUDA {ARROW_DEVICE_CUDA}"));
+        out.push(format!("ARROW_DEVICE_CUDA_HOST {ARROW_DEVICE_CUDA_HOST}"));
+        out.push(format!("ARROW_DEVICE_CUDA_MANAGED {ARROW_DEVICE_CUDA_MANAGED}"));
+        out
+    }
+
+    /// It needs a C compiler, as Rust's linker does.
+    #[test]
+    fn k1_the_structs_are_those_that_a_c_compiler_makes_of_the_specification() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("layout");
+        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+        let mut compile = Command::new(compiler);
+        compile.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "tests/c/layout.c", "-o"]);
+        let compiled = compile.arg(&program).output().unwrap();
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        let printed = Command::new(&program).output().unwrap();
+        let printed = String::from_utf8(printed.stdout).unwrap();
+        assert_eq!(printed.lines().collect::<Vec<_>>(), layouts());
+    }
+}

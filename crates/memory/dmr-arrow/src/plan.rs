@@ -205,7 +205,8 @@ fn plan_buffers(
     let mut planned = Vec::with_capacity(needs.len());
     for (index, need) in needs.into_iter().enumerate() {
         let ptr = pointers[index].addr() as u64;
-        let field = format_args!("buffers[{index}]").to_string();
+        let invalid =
+            |problem: String| Err(path.invalid(ARRAY, format_args!("buffers[{index}]"), problem));
         let is_missing = match need {
             Need::Validity(_) => rows.null_count.is_some_and(|count| count > 0),
             Need::Bytes(bytes) => bytes > 0,
@@ -216,13 +217,13 @@ fn plan_buffers(
                 Need::Validity(_) => "is null, but some rows are null".to_owned(),
                 _ => format!("is null: it must have the bytes of {} rows", rows.end()),
             };
-            return Err(path.invalid(ARRAY, field, problem));
+            return invalid(problem);
         }
         let buffer = PlannedBuffer { ptr, need };
         let bytes = buffer.bytes();
         if ptr.checked_add(bytes as u64).is_none() {
             let problem = format!("is {ptr:#x}: {bytes} bytes exceed the address space there");
-            return Err(path.invalid(ARRAY, field, problem));
+            return invalid(problem);
         }
         planned.push(buffer);
     }
@@ -286,12 +287,8 @@ unsafe fn read_dictionary(
             let plan = unsafe { Plan::read(schema.dictionary, array.dictionary, &at, limits) };
             plan.map(|plan| Some(Box::new(plan)))
         }
-        (true, false) => {
-            Err(path.invalid(SCHEMA, "dictionary", "is null, but the array has a dictionary"))
-        }
-        (false, true) => {
-            Err(path.invalid(ARRAY, "dictionary", "is null, but the schema has a dictionary"))
-        }
+        (true, false) => Err(path.invalid(SCHEMA, "dictionary", "is null, but the array has one")),
+        (false, true) => Err(path.invalid(ARRAY, "dictionary", "is null, but the schema has one")),
     }
 }
 

@@ -6,7 +6,7 @@ use dmr_streams::StreamLease;
 use dmr_testkit::Rig;
 use fastrand::Rng;
 
-use crate::support::random::column;
+use crate::random::{column, normal};
 use crate::support::{Gpu, Producer, Spec, assert_same, given, read, release, taken};
 
 /// The number of trees, unless `DMR_ARROW_TREES` says otherwise.
@@ -25,7 +25,7 @@ fn random_columns_of_another_library_go_to_another_one_as_they_are() {
     for seed in 0..trees() {
         let mut rng = Rng::with_seed(seed);
         let rows = rng.usize(..12);
-        let spec = column(&mut rng, 3, rows).normal();
+        let spec = normal(column(&mut rng, 3, rows));
         producer.sizes_on_host = rng.bool();
         let mut made = producer.make(&spec);
         let (array, schema) = taken(&mut made.0, &mut made.1);
@@ -55,7 +55,7 @@ fn random_columns_of_own_buffers_go_to_another_library_and_back() {
     for seed in 0..trees() {
         let mut rng = Rng::with_seed(1_000_000 + seed);
         let rows = rng.usize(..12);
-        let spec = column(&mut rng, 3, rows).normal();
+        let spec = normal(column(&mut rng, 3, rows));
         let own = own(&gpu, &home, &Spec { metadata: Vec::new(), ..spec.clone() });
         let exported = own.export(&gpu, other.id()).unwrap();
         let (mut array, mut schema) = given(exported.array, exported.schema);

@@ -5,5 +5,6 @@
 mod k1_round_trip;
 mod k2_import;
 mod k3_export;
+mod random;
 #[path = "../support/mod.rs"]
 mod support;

@@ -14,8 +14,6 @@ use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_streams::{Device, DeviceContext, StreamPool};
 use dmr_testkit::Rig;
 
-pub(crate) mod random;
-
 /// `struct ArrowSchema`, as another library has it.
 #[repr(C)]
 pub(crate) struct Schema {
@@ -74,18 +72,6 @@ pub(crate) struct Spec {
 impl Spec {
     pub(crate) fn is_view(&self) -> bool {
         matches!(&*self.format, "vz" | "vu")
-    }
-
-    /// Returns the column with each buffer of no bytes absent.
-    pub(crate) fn normal(mut self) -> Self {
-        for buffer in &mut self.buffers {
-            if buffer.as_ref().is_some_and(Vec::is_empty) {
-                *buffer = None;
-            }
-        }
-        self.children = self.children.into_iter().map(Self::normal).collect();
-        self.dictionary = self.dictionary.map(|it| Box::new(it.normal()));
-        self
     }
 
     fn sizes(&self) -> Vec<i64> {

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 
-use super::Spec;
+use crate::support::Spec;
 
 /// Makes a column that is at most `depth` columns deep, with at least `rows` rows.
 pub(crate) fn column(rng: &mut Rng, depth: usize, rows: usize) -> Spec {
@@ -187,4 +187,16 @@ fn offsets(rng: &mut Rng, end: usize, is_wide: bool) -> (Vec<u8>, usize) {
 
 fn bytes(rng: &mut Rng, count: usize) -> Vec<u8> {
     (0..count).map(|_| rng.u8(..)).collect()
+}
+
+/// Returns the column with each buffer of no bytes absent.
+pub(crate) fn normal(mut spec: Spec) -> Spec {
+    for buffer in &mut spec.buffers {
+        if buffer.as_ref().is_some_and(Vec::is_empty) {
+            *buffer = None;
+        }
+    }
+    spec.children = spec.children.into_iter().map(normal).collect();
+    spec.dictionary = spec.dictionary.map(|it| Box::new(normal(*it)));
+    spec
 }
