@@ -265,6 +265,7 @@ fn malformed_structs_are_refused_in_bounded_memory_and_released_once() {
     let memory = unsafe { result::malloc_sync(1 << 16) }.unwrap();
     // SAFETY: it has the bytes.
     unsafe { result::memset_d8_sync(memory, 0, 1 << 16) }.unwrap();
+    rig.device().synchronize().unwrap();
     let mut rng = Rng::with_seed(31);
     let mut imported = 0;
     let mut refused = 0;
