@@ -4,17 +4,16 @@ use std::any::type_name;
 use std::fmt;
 use std::sync::Arc;
 
-use dmr_buffer::{BufferError, DeviceBuffer, DeviceView, Pod};
-use dmr_streams::TrackedMemory;
+use dmr_buffer::{BufferError, Column, DeviceBuffer, DeviceView, ExternalColumn, Pod};
+use dmr_launch::LaunchRecorder;
+use dmr_streams::{MemoryOrigin, TrackedMemory};
 
 use crate::ColumnError;
 use crate::abi::{ARROW_DEVICE_CUDA, ARROW_FLAG_NULLABLE};
 use crate::error::Path;
 use crate::format::{Element, Format, Layout};
-use crate::shape::{self, Child, Need, Rows};
-
-/// The name of a column's parts in messages.
-const PARTS: &str = "ColumnParts";
+use crate::parts::{Checked, ColumnParts, PARTS};
+use crate::shape::{Child, Rows};
 
 /// A column of Arrow in device memory, of any type, with its buffers and the columns below it.
 ///
@@ -40,49 +39,13 @@ pub(crate) struct Head {
     pub(crate) metadata: Vec<u8>,
 }
 
-/// The parts of a column that is made of buffers.
-#[derive(Clone, Debug, Default)]
-pub struct ColumnParts {
-    /// The type, as a format string of the specification: `"i"`, `"+s"`, `"tsu:UTC"`.
-    pub format: String,
-    /// The name; empty for none.
-    pub name: String,
-    /// The flags of the schema, such as
-    /// [`ARROW_FLAG_NULLABLE`].
-    pub flags: i64,
-    /// The number of rows.
-    pub length: usize,
-    /// The rows in the buffers before the first one.
-    pub offset: usize,
-    /// The number of null rows; `None` if it is not known.
-    pub null_count: Option<usize>,
-    /// The buffers that the specification lists for the type, without the sizes of the data of
-    /// binary views. `None` for absent ones.
-    pub buffers: Vec<Option<ColumnBuffer>>,
-    /// The columns below.
-    pub children: Vec<ArrowColumn>,
-    /// The values, if this column has their indices.
-    pub dictionary: Option<Box<ArrowColumn>>,
-}
-
 /// A buffer of a column, shared by the columns that have it.
 #[derive(Clone)]
 pub struct ColumnBuffer {
-    memory: Arc<dyn Memory>,
+    memory: Arc<Column<u8>>,
     start: usize,
     bytes: usize,
     pub(crate) device_type: i32,
-}
-
-/// A buffer of elements of any type.
-trait Memory: Send + Sync {
-    fn view(&self) -> Result<DeviceView<'_, u8>, BufferError>;
-}
-
-impl<T: Pod + Send + Sync> Memory for DeviceBuffer<T> {
-    fn view(&self) -> Result<DeviceView<'_, u8>, BufferError> {
-        DeviceBuffer::view(self).cast()
-    }
 }
 
 /// A type of the elements of columns.
@@ -142,56 +105,12 @@ impl ArrowColumn {
     /// the rows, a child with too few rows, a null count above the rows, a name with a NUL. The
     /// content of the buffers is not read: offsets and indices are the caller's word.
     pub fn new(parts: ColumnParts) -> Result<Self, ColumnError> {
-        let path = &Path::Root;
-        let invalid = |field: &str, problem: String| Err(path.invalid(PARTS, field, problem));
-        let format = Format::parse(&parts.format)
-            .map_err(|problem| path.invalid(PARTS, "format", problem))?;
-        if parts.name.contains('\0') || parts.format.contains('\0') {
-            return invalid("name", "has a NUL, which a name in C cannot have".to_owned());
-        }
-        let signed = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        let mut rows = Rows::read(
-            signed(parts.length),
-            signed(parts.offset),
-            parts.null_count.map_or(-1, signed),
-            PARTS,
-            path,
-        )?;
-        let layout = format.layout();
-        if shape::children(layout).is_some_and(|count| count != parts.children.len()) {
-            let problem = format!("are {}, which the type {format} has not", parts.children.len());
-            return invalid("children", problem);
-        }
-        let Some(needs) = shape::needs(layout, rows, parts.buffers.len()) else {
-            return invalid("length", "is too large for the size of the values".to_owned());
-        };
-        if needs.len() != parts.buffers.len() {
-            let found = parts.buffers.len();
-            let problem = format!("are {found}: the type {format} has {}", needs.len());
-            return invalid("buffers", problem);
-        }
-        for (index, need) in needs.iter().enumerate() {
-            let found = parts.buffers[index].as_ref().map_or(0, |buffer| buffer.bytes);
-            let is_needed = rows.null_count.is_some_and(|count| count > 0);
-            let least = match *need {
-                Need::Validity(_) if parts.buffers[index].is_none() && !is_needed => 0,
-                Need::Validity(bytes) | Need::Bytes(bytes) => bytes,
-                Need::LastOffset { .. } | Need::Variadic => 0,
-            };
-            if found < least {
-                let problem = format!("has {found} bytes: the rows need {least}");
-                return invalid(&format!("buffers[{index}]"), problem);
-            }
-        }
-        if matches!(needs.first(), Some(Need::Validity(_))) && parts.buffers[0].is_none() {
-            rows.null_count = Some(0);
-        }
+        let bytes = |it: &Option<ColumnBuffer>| it.as_ref().map(|it| it.bytes);
+        let sizes: Vec<_> = parts.buffers.iter().map(bytes).collect();
+        let Checked { format, rows } = parts.checked(&sizes)?;
         let ColumnParts { name, flags, buffers, children, dictionary, .. } = parts;
         let head = Head { format, name, flags, metadata: Vec::new() };
-        let column = Self { head, rows, buffers, children, dictionary };
-        let below: Vec<Child<'_>> = column.children.iter().map(Self::as_child).collect();
-        shape::check(PARTS, path, column.as_child(), &below, column.dictionary.is_some())?;
-        Ok(column)
+        Ok(Self { head, rows, buffers, children, dictionary })
     }
 
     /// Adds a bit for each row, from the lowest of the first byte on: 0 for a null.
@@ -355,6 +274,13 @@ impl ArrowColumn {
         Ok(Some(buffer.view()?.slice(range)?.cast()?))
     }
 
+    /// Declares that a launch reads all buffers of this column and of those below.
+    pub fn record_reads(&self, launch: &mut LaunchRecorder) {
+        self.each_buffer(&mut |buffer| {
+            launch.read(buffer);
+        });
+    }
+
     /// Calls `each` for all buffers of this column and of those below.
     pub(crate) fn each_buffer<'c>(&'c self, each: &mut impl FnMut(&'c ColumnBuffer)) {
         self.buffers.iter().flatten().for_each(&mut *each);
@@ -367,7 +293,7 @@ impl ArrowColumn {
 
 impl ColumnBuffer {
     pub(crate) fn new(
-        memory: Arc<DeviceBuffer<u8>>,
+        memory: Arc<Column<u8>>,
         start: usize,
         bytes: usize,
         device_type: i32,
@@ -375,13 +301,14 @@ impl ColumnBuffer {
         Self { memory, start, bytes, device_type }
     }
 
-    /// Returns a view of the bytes: what a launch declares.
+    /// Returns a view of the bytes.
     ///
     /// # Errors
     ///
-    /// None, for buffers of elements that have bytes.
+    /// [`NotAdopted`](BufferError::NotAdopted) for an external column.
     pub fn view(&self) -> Result<DeviceView<'_, u8>, BufferError> {
-        self.memory.view()?.slice(self.start..self.start + self.bytes)
+        let buffer = self.memory.as_buffer().ok_or(BufferError::NotAdopted)?;
+        buffer.slice(self.start..self.start + self.bytes)
     }
 
     /// Returns the size in bytes.
@@ -397,10 +324,39 @@ impl ColumnBuffer {
     }
 }
 
-impl<T: Pod + Send + Sync> From<DeviceBuffer<T>> for ColumnBuffer {
+/// What a launch declares: it may be read.
+impl TrackedMemory for ColumnBuffer {
+    fn device_ptr(&self) -> u64 {
+        self.device_ptr()
+    }
+
+    fn size_in_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn origin(&self) -> MemoryOrigin<'_> {
+        if self.bytes == 0 { MemoryOrigin::Empty } else { self.memory.origin() }
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+}
+
+impl From<Column<u8>> for ColumnBuffer {
+    fn from(memory: Column<u8>) -> Self {
+        let bytes = memory.len();
+        Self { memory: Arc::new(memory), start: 0, bytes, device_type: ARROW_DEVICE_CUDA }
+    }
+}
+
+impl<T: Pod> From<DeviceBuffer<T>> for ColumnBuffer {
     fn from(buffer: DeviceBuffer<T>) -> Self {
-        let bytes = buffer.size_in_bytes();
-        Self { memory: Arc::new(buffer), start: 0, bytes, device_type: ARROW_DEVICE_CUDA }
+        match buffer.cast_into::<u8>() {
+            Ok(bytes) => Column::from(bytes).into(),
+            // Any elements are bytes.
+            Err(_) => Column::from(ExternalColumn::new("bytes", 0, 0)).into(),
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! Import: the structs of another library become a column whose memory is adopted.
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::{self, CUpointer_attribute};
-use dmr_buffer::DeviceBuffer;
+use dmr_buffer::{AdoptedColumn, AllowedAccess, Column};
 use dmr_core::sync::lock;
 use dmr_core::{AllocTag, ResourceError, StreamId};
 use dmr_external::{ForeignBlocks, ForeignMemory, Ready};
@@ -174,7 +175,7 @@ struct Adoption<'l> {
 struct Span {
     start: u64,
     end: u64,
-    memory: Option<Arc<DeviceBuffer<u8>>>,
+    memory: Option<Arc<Column<u8>>>,
 }
 
 impl Adoption<'_> {
@@ -210,14 +211,16 @@ impl Adoption<'_> {
         &mut self,
         ptr: u64,
         bytes: usize,
-        owner: impl std::any::Any + Send,
-    ) -> Result<DeviceBuffer<u8>, ResourceError> {
+        owner: impl Any + Send,
+    ) -> Result<Column<u8>, ResourceError> {
         let memory = ForeignMemory::new(ptr, bytes, owner);
+        let access = AllowedAccess::ReadOnly;
+        let Self { foreign, home, ready, .. } = self;
         // SAFETY: the caller's obligation.
-        let adopted = unsafe { self.foreign.adopt(memory, self.home, self.ready, TAG) };
-        let block = adopted.map_err(|refused| refused.error)?;
+        let adopted = unsafe { AdoptedColumn::adopt(foreign, *home, memory, *ready, access, TAG) };
+        let column = adopted.map_err(|refused| refused.error)?;
         self.ready = Ready::Done;
-        Ok(DeviceBuffer::from_block(&self.foreign, block))
+        Ok(column.into())
     }
 
     /// Reads the sizes of buffers that are in device memory.

@@ -6,8 +6,9 @@
 //!
 //! | module | what it contains |
 //! | --- | --- |
-//! | [`abi`] | [`ArrowSchema`], [`ArrowArray`], [`ArrowDeviceArray`]: the structs, and who releases them |
-//! | [`column`] | [`ArrowColumn`], its parts and its buffers; [`Primitive`], the types of elements |
+//! | [`abi`] | [`ArrowSchema`], [`ArrowArray`], [`ArrowDeviceArray`]: the structs, and their release |
+//! | [`column`] | [`ArrowColumn`] and its buffers; [`Primitive`], the types of elements |
+//! | [`parts`] | [`ColumnParts`], of which a column is made |
 //! | [`mod@format`] | [`Format`](format::Format), the types of columns |
 //! | [`error`] | [`ColumnError`], [`ImportError`] |
 //! | `import`, `plan`, `shape` | import: reading, checking, adopting |
@@ -21,15 +22,17 @@ pub mod error;
 mod export;
 pub mod format;
 mod import;
+pub mod parts;
 mod plan;
 mod returned;
 mod shape;
 
 pub use abi::{ArrowArray, ArrowDeviceArray, ArrowSchema};
 pub(crate) use column::Head;
-pub use column::{ArrowColumn, ColumnBuffer, ColumnParts, Primitive};
+pub use column::{ArrowColumn, ColumnBuffer, Primitive};
 pub use error::{ColumnError, ImportError};
 pub use export::ExportedColumn;
+pub use parts::ColumnParts;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -557,7 +557,7 @@ pub(crate) fn require<T>(pointer: *mut T, argument: &str) -> Outcome<()> {
 /// # Safety
 ///
 /// `to` is null, or the address of a number.
-unsafe fn write_number(to: *mut u64, number: u64) {
+pub(crate) unsafe fn write_number(to: *mut u64, number: u64) {
     if !to.is_null() {
         // SAFETY: the caller's obligation.
         unsafe { to.write(number) };

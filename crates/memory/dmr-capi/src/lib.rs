@@ -13,6 +13,7 @@
 //! | `runtime` | a runtime and its blocks, by address |
 //! | `streams` | streams of the program, adopted when they are first used |
 //! | `dlpack`, `tensors` | tensors by handle, in and out by DLPack |
+//! | `columns`, `column_functions` | columns of Arrow, by handle, and their functions |
 //! | `spill` | buffers that are moved to host memory when memory runs out |
 //! | `recording` | the flight recorder of the process |
 //! | `config`, `reports`, `versioned` | the structs, which carry their size and version |
@@ -20,6 +21,8 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "exports C functions, which take pointers")]
 
+mod column_functions;
+mod columns;
 mod config;
 mod dlpack;
 mod driver;
@@ -35,6 +38,8 @@ mod streams;
 mod tensors;
 mod versioned;
 
+pub use column_functions::*;
+pub use columns::{ColumnInfo, DMR_COLUMN_INFO_VERSION};
 pub use config::*;
 pub use dlpack::*;
 pub use functions::*;
@@ -55,6 +60,18 @@ pub struct SpillableHandle(());
 /// A tensor. A handle, which no program reads through.
 #[derive(Debug)]
 pub struct TensorHandle(());
+
+/// A column of Arrow, imported or made of blocks. A handle, which no program reads through.
+#[derive(Debug)]
+pub struct ColumnHandle(());
+
+/// `struct ArrowDeviceArray` of Arrow's C device interface, as its specification defines it.
+#[derive(Debug)]
+pub struct ArrowDeviceArray(());
+
+/// `struct ArrowSchema` of Arrow's C data interface, as its specification defines it.
+#[derive(Debug)]
+pub struct ArrowSchema(());
 
 /// An address of device memory: the type of `CUdeviceptr`.
 pub type Address = std::ffi::c_ulonglong;

@@ -3,17 +3,22 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use dmr::dmr_buffer::DeviceBuffer;
 use dmr::dmr_core::error::DeallocateError;
 use dmr::dmr_core::{AllocTag, DeviceBlock, StreamId};
 use dmr::dmr_launch::LaunchRecorder;
 use dmr::dmr_streams::TrackedMemory;
 use dmr::{DeviceRuntime, ShutdownError};
+use dmr_arrow::{
+    ArrowColumn, ArrowDeviceArray, ArrowSchema, ColumnBuffer, ColumnParts, ExportedColumn,
+};
 
+use crate::columns::Columns;
 use crate::spill::{self, Spillables};
 use crate::status::{Failure, Outcome, Status};
 use crate::streams::{Handle, Streams};
 use crate::tensors::Tensors;
-use crate::{Address, AddressMap, SpillableHandle};
+use crate::{Address, AddressMap, ColumnHandle, SpillableHandle};
 
 /// The time that a call waits for other threads: that record a use of the same block, or that
 /// allocate while the runtime is closed.
@@ -24,6 +29,7 @@ pub(crate) struct Runtime {
     gpu: DeviceRuntime,
     streams: Streams,
     spillables: Spillables,
+    columns: Columns,
     tensors: Tensors,
     /// The live blocks. A block is taken out before it is deallocated: as soon as it is, another
     /// thread may get its address. No entry is locked across a driver call.
@@ -64,6 +70,7 @@ impl Runtime {
             gpu,
             streams: Streams::default(),
             spillables: Spillables::default(),
+            columns: Columns::default(),
             tensors: Tensors::default(),
             blocks: AddressMap::default(),
             is_closing: AtomicBool::new(false),
@@ -129,6 +136,81 @@ impl Runtime {
 
     pub(crate) fn spillables(&self) -> &Spillables {
         &self.spillables
+    }
+
+    pub(crate) fn columns(&self) -> &Columns {
+        &self.columns
+    }
+
+    /// Imports a column of another library.
+    ///
+    /// # Safety
+    ///
+    /// As [`Columns::import`].
+    pub(crate) unsafe fn import_column(
+        &self,
+        array: *mut ArrowDeviceArray,
+        schema: *mut ArrowSchema,
+        stream: Handle,
+    ) -> Outcome<*mut ColumnHandle> {
+        self.refuse_closing()?;
+        let id = self.stream(stream)?;
+        // SAFETY: the caller's obligation.
+        unsafe { self.columns.import(&self.gpu, id, array, schema) }
+    }
+
+    /// Exports a column.
+    pub(crate) fn export_column(
+        &self,
+        column: *const ColumnHandle,
+        stream: Handle,
+    ) -> Outcome<ExportedColumn> {
+        let id = self.stream(stream)?;
+        self.columns.export(&self.gpu, column, id).map_err(|error| error.about(stream))
+    }
+
+    /// Makes a column of blocks, which are its own from then on; they stay live if that fails.
+    pub(crate) fn create_column(
+        &self,
+        mut parts: ColumnParts,
+        buffers: &[Address],
+    ) -> Outcome<*mut ColumnHandle> {
+        self.refuse_closing()?;
+        let mut sizes = Vec::with_capacity(buffers.len());
+        for (index, address) in buffers.iter().enumerate() {
+            if *address != 0 && buffers[..index].contains(address) {
+                return Err(unknown(*address));
+            }
+            sizes.push(match address {
+                0 => None,
+                _ => Some(self.blocks.get(address).ok_or_else(|| unknown(*address))?.block.bytes()),
+            });
+        }
+        parts.check(&sizes)?;
+        let mut taken = Vec::with_capacity(buffers.len());
+        for address in buffers {
+            taken.push(match address {
+                0 => None,
+                _ => {
+                    let removed = self.blocks.remove(address).ok_or_else(|| unknown(*address))?;
+                    Some(Taken { blocks: &self.blocks, live: Some(removed.1) })
+                }
+            });
+        }
+        // From here on nothing fails: the sizes are those that were checked.
+        parts.buffers = taken.into_iter().map(|it| it?.into_buffer(&self.gpu)).collect();
+        Ok(self.columns.add(ArrowColumn::new(parts)?))
+    }
+
+    /// Makes a stream wait for what reads of a column must come after, or records a read.
+    pub(crate) fn read_column(
+        &self,
+        column: *const ColumnHandle,
+        stream: Handle,
+        records: bool,
+    ) -> Outcome<()> {
+        let id = self.stream(stream)?;
+        self.columns.read(&self.gpu, column, id, records).map_err(|error| error.about(stream))
     }
 
     /// Frees a block, after the work that was submitted so far to the stream it was allocated on
@@ -201,6 +283,7 @@ impl Runtime {
     fn free_all(&self) -> Outcome<()> {
         self.spillables.destroy_all();
         self.tensors.destroy_all();
+        self.columns.destroy_all();
         let mut outcome = spill::free_again(&self.gpu);
         let addresses: Vec<Address> = self.blocks.iter().map(|live| *live.key()).collect();
         for address in addresses {
@@ -263,6 +346,12 @@ impl Taken<'_> {
         Ok(launch.prepare(gpu)?.finish()?)
     }
 
+    /// Makes a buffer of the block, which frees it.
+    fn into_buffer(mut self, gpu: &DeviceRuntime) -> Option<ColumnBuffer> {
+        let Live { block, .. } = self.live.take()?;
+        Some(DeviceBuffer::from_block(gpu, block).into())
+    }
+
     fn deallocate(mut self, gpu: &DeviceRuntime) -> Outcome<()> {
         let Some(Live { block, stream }) = self.live.take() else { return Ok(()) };
         let Err(failed) = gpu.resource().deallocate(block) else { return Ok(()) };
@@ -281,7 +370,7 @@ impl Drop for Taken<'_> {
 }
 
 /// Returns a recorder that waits for other threads that record a use of the same block.
-fn recorder(stream: StreamId) -> LaunchRecorder {
+pub(crate) fn recorder(stream: StreamId) -> LaunchRecorder {
     LaunchRecorder::new_strict(stream).with_timeout(PATIENCE)
 }
 

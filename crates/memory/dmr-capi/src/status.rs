@@ -6,10 +6,11 @@ use std::fmt::Display;
 use dmr::dmr_buffer::BufferError;
 use dmr::dmr_core::ResourceError;
 use dmr::dmr_core::error::{SizeProblem, StreamProblem};
-use dmr::dmr_launch::PrepareError;
+use dmr::dmr_launch::{LaunchError, PrepareError};
 use dmr::dmr_spill::SpillError;
 use dmr::dmr_streams::DeviceError;
 use dmr::{RuntimeError, ShutdownError};
+use dmr_arrow::ColumnError;
 
 /// The result of a call. The numbers are stable: a later version may add some, and changes none.
 ///
@@ -215,6 +216,19 @@ impl From<PrepareError> for Failure {
 impl From<BufferError> for Failure {
     fn from(error: BufferError) -> Self {
         Self::new(Status::of_buffer_error(&error), error.to_string())
+    }
+}
+
+impl From<ColumnError> for Failure {
+    fn from(error: ColumnError) -> Self {
+        match error {
+            ColumnError::Resource(error) => error.into(),
+            ColumnError::Buffer(error) => error.into(),
+            ColumnError::Launch(LaunchError::Prepare(error)) => error.into(),
+            ColumnError::Launch(LaunchError::Enqueue { error, .. }) => error.into(),
+            ColumnError::Launch(error) => Self::new(Status::Other, error.to_string()),
+            error => Self::new(Status::InvalidArgument, error.to_string()),
+        }
     }
 }
 

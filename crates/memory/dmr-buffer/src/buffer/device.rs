@@ -150,8 +150,8 @@ impl<T: Pod> DeviceBuffer<T> {
 }
 
 impl DeviceBuffer<u8> {
-    /// Makes a buffer of a block of the context's resource, such as adopted memory of another owner.
-    /// Dropping the buffer deallocates the block.
+    /// Makes a buffer of all bytes of a block of the context's resource. Dropping the buffer
+    /// deallocates the block.
     #[must_use]
     pub fn from_block<C: DeviceContext + ?Sized>(ctx: &C, block: DeviceBlock) -> Self {
         Self {
