@@ -11,6 +11,7 @@ mod command;
 mod compare_ptx;
 mod compile_errors;
 mod cuda;
+mod cuda_core;
 mod deny;
 mod direct;
 mod docs;
@@ -26,6 +27,7 @@ mod sanitize;
 mod tidy;
 mod valgrind;
 mod wheel;
+mod wheels;
 mod workspace;
 
 use std::process::ExitCode;
@@ -51,6 +53,9 @@ usage: cargo xtask <gate>
   page      the pages of `dmr report` show in a browser what they should (needs chromium)
   loom      models of the lock-free parts pass in every order of steps
   package   every published crate packages and builds from its package; prints their order
+
+  cuda-core dmr-cuda-core, outside of the workspace: clippy, and its tests and examples on the simulated driver
+            (needs Rust 1.89, pip and g++)
 
   bench     host cost on the simulated driver: times, and instructions (needs valgrind)
   mutants   the share of faults in the bookkeeping that the tests detect (needs cargo-mutants)
@@ -102,6 +107,7 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
         ["clippy"] => clippy::run(),
         ["alone"] => alone::run(),
         ["cuda"] => cuda::run(),
+        ["cuda-core"] => cuda_core::run(),
         ["direct"] => direct::run(),
         ["docs"] => docs::run(),
         ["loom"] => loom::run(),

@@ -265,6 +265,23 @@ pub enum ResourceError {
         expected: Box<str>,
     },
 
+    /// A library that the resource calls has failed.
+    #[non_exhaustive]
+    #[error(
+        "{library} failed to {call} on device {device_ordinal}: {message}: the resource is unchanged; correct what \
+         {library} reports"
+    )]
+    Library {
+        /// The name of the library.
+        library: &'static str,
+        /// The call, as a verb: "allocate".
+        call: &'static str,
+        /// The message of the library.
+        message: Box<str>,
+        /// CUDA device ordinal.
+        device_ordinal: usize,
+    },
+
     /// Physical memory belongs to another resource.
     #[non_exhaustive]
     #[error(

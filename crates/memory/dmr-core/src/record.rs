@@ -248,6 +248,7 @@ impl From<&ResourceError> for Failure {
             E::Corrupted(_) => "corrupted",
             E::ForkedProcess { .. } => "forked_process",
             E::NotGivenAway { .. } => "not_given_away",
+            E::Library { .. } => "library",
             E::ForeignMemory { .. } => "foreign_memory",
             E::StillMapped { .. } => "still_mapped",
             E::NoVirtualMemory { .. } => "no_virtual_memory",

@@ -241,6 +241,18 @@ impl ResourceError {
         Self::WrongMemory { call, returned, expected }
     }
 
+    /// Makes a [`Library`](Self::Library).
+    #[must_use]
+    #[cold]
+    pub const fn library(
+        library: &'static str,
+        call: &'static str,
+        message: Box<str>,
+        device_ordinal: usize,
+    ) -> Self {
+        Self::Library { library, call, message, device_ordinal }
+    }
+
     /// Makes a [`ForeignMemory`](Self::ForeignMemory), from a resource of `device_ordinal`.
     #[must_use]
     pub const fn foreign_memory(memory: &PhysicalMemory, device_ordinal: usize) -> Self {

@@ -72,6 +72,7 @@ mod tests {
             }
             E::NotGivenAway { .. } => ("the pool cannot give block", ": copy it to a buffer"),
             E::WrongMemory { .. } => ("returned block #9 instead of block #7", ": correct that"),
+            E::Library { .. } => ("RMM failed to allocate on device 3: bad", "; correct what RMM"),
             E::ForeignMemory { .. } => {
                 ("of device 4", ": use them with the resource that created them")
             }
@@ -124,6 +125,7 @@ mod tests {
             E::PartOfBlock { generation, ptr: 0x700, bytes: 10 },
             E::NotGivenAway { generation, resource: "the pool" },
             E::wrong_memory("deallocate", "block #9", "block #7"),
+            E::library("RMM", "allocate", "bad".into(), 3),
             E::ForeignMemory { bytes: 10, memory_device: 4, device_ordinal: 3 },
             E::StillMapped { bytes: 10, mappings: 2 },
             E::no_virtual_memory(3),
