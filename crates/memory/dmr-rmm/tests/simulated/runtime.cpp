@@ -188,6 +188,18 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return call(DRIVER(cuStreamWaitEvent), stream, event, flags);
 }
 
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode)
+{
+  return call(DRIVER(cuStreamBeginCapture), stream, static_cast<CUstreamCaptureMode>(mode));
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph)
+{
+  return call(DRIVER(cuStreamEndCapture), stream, graph);
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return call(DRIVER(cuGraphDestroy), graph); }
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags)
 {
   return call(DRIVER(cuEventCreate), event, flags);
