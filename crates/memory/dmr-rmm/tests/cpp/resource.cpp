@@ -97,16 +97,18 @@ void memory_is_freed_behind_the_stream_of_the_deallocation(dmr::rmm_resource con
   own_stream second;
   for (int round = 0; round < 50; ++round) {
     auto const sent = numbers(round);
-    std::vector<int> received(COUNT);
+    rmm::device_uvector<int> kept{COUNT, second.ref()};
     {
       rmm::device_uvector<int> vector{COUNT, first.ref()};
       copy(vector.data(), sent.data(), COUNT * sizeof(int), first.ref());
       first.sync();
       vector.set_stream(second.ref());
-      copy(received.data(), vector.data(), COUNT * sizeof(int), second.ref());
+      copy(kept.data(), vector.data(), COUNT * sizeof(int), second.ref());
     }
     rmm::device_uvector<int> next{COUNT, first.ref()};
-    copy(next.data(), numbers(-1).data(), COUNT * sizeof(int), first.ref());
+    CHECK(cudaMemsetAsync(next.data(), 0, COUNT * sizeof(int), first.get()) == cudaSuccess);
+    std::vector<int> received(COUNT);
+    copy(received.data(), kept.data(), COUNT * sizeof(int), second.ref());
     first.sync();
     second.sync();
     CHECK(received == sent);

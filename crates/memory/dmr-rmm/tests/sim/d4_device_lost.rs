@@ -32,3 +32,23 @@ fn a_lost_device_is_reported_whatever_rmm_makes_of_it() {
         assert_eq!(rig.universe().calls().total(), 0, "{kind}: {:?}", rig.universe().calls());
     }
 }
+
+/// RMM's pool reports a device that is lost during its call as a shortage.
+#[test]
+fn a_device_that_is_lost_during_a_call_of_rmm_is_reported() {
+    for kind in [RmmKind::Cuda, RmmKind::Pool, RmmKind::Binning] {
+        let rig = Rig::simulated();
+        let resource = tracked(rig.streams(), small(kind));
+        let stream = rig.stream();
+        let hold = rig.universe().hold_nth("cuMemAlloc_v2", 1);
+        std::thread::scope(|threads| {
+            let allocate = || resource.allocate(3 << 20, stream.id(), AllocTag::UNTAGGED);
+            let allocation = threads.spawn(allocate);
+            hold.wait_until_held();
+            rig.universe().lose_device(0, ILLEGAL_ADDRESS);
+            hold.release();
+            let error = allocation.join().unwrap().unwrap_err();
+            assert!(matches!(error, ResourceError::DeviceLost { .. }), "{kind}: {error}");
+        });
+    }
+}
