@@ -37,6 +37,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-cuda-virtual", &["dmr-core", "dmr-streams"]),
     ("dmr-pool", &["dmr-core", "dmr-recorder", "dmr-streams"]),
     ("dmr-nvtx", &["dmr-core"]),
+    ("dmr-rmm", &["dmr-core", "dmr-streams"]),
     ("dmr-launch", &["dmr-core", "dmr-nvtx", "dmr-slices", "dmr-streams"]),
     ("dmr-graphs", &["dmr-core", "dmr-launch", "dmr-recorder", "dmr-streams"]),
     ("dmr-buffer", &["dmr-core", "dmr-pinned", "dmr-slices", "dmr-streams"]),

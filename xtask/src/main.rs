@@ -23,6 +23,7 @@ mod mutants;
 mod package;
 mod page;
 mod ptx_fixtures;
+mod rmm;
 mod sanitize;
 mod tidy;
 mod valgrind;
@@ -56,6 +57,8 @@ usage: cargo xtask <gate>
 
   cuda-core dmr-cuda-core, outside of the workspace: clippy, and its tests and examples on the simulated driver
             (needs Rust 1.89, pip and g++)
+  rmm       RMM below dmr and above it: builds both ways, and tests them on the simulated driver (needs pip, git,
+            g++ 12 and Python 3.11; RMM_SOURCE names a checkout of RMM where git cannot clone it)
 
   bench     host cost on the simulated driver: times, and instructions (needs valgrind)
   mutants   the share of faults in the bookkeeping that the tests detect (needs cargo-mutants)
@@ -108,6 +111,7 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
         ["alone"] => alone::run(),
         ["cuda"] => cuda::run(),
         ["cuda-core"] => cuda_core::run(),
+        ["rmm"] => rmm::run(),
         ["direct"] => direct::run(),
         ["docs"] => docs::run(),
         ["loom"] => loom::run(),

@@ -46,15 +46,20 @@ pub(crate) fn headers_of_gcc() -> Result<String, Failure> {
 pub(crate) fn simulator(target: &Path, folder: &Path) -> Result<PathBuf, Failure> {
     command::show(&mut command::cargo(&["build", "--release", "-p", "dmr-sim-library"]))?;
     let sim = folder.join("sim");
-    let cannot =
-        |error| Failure::Setup(format!("cannot make the folder {}: {error}", sim.display()));
-    if sim.exists() {
-        fs::remove_dir_all(&sim).map_err(cannot)?;
-    }
-    fs::create_dir_all(&sim).map_err(cannot)?;
-    let library = target.join("release/libdmr_sim_library.so");
-    for name in ["libcuda.so.1", "libcuda.so"] {
-        std::os::unix::fs::symlink(&library, sim.join(name)).map_err(cannot)?;
-    }
+    link(&target.join("release/libdmr_sim_library.so"), &sim)?;
     Ok(sim)
+}
+
+/// Links the names of NVIDIA's driver, in a new folder, to the simulated driver.
+pub(crate) fn link(library: &Path, folder: &Path) -> Result<(), Failure> {
+    let cannot =
+        |error| Failure::Setup(format!("cannot make the folder {}: {error}", folder.display()));
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(cannot)?;
+    }
+    fs::create_dir_all(folder).map_err(cannot)?;
+    for name in ["libcuda.so.1", "libcuda.so"] {
+        std::os::unix::fs::symlink(library, folder.join(name)).map_err(cannot)?;
+    }
+    Ok(())
 }

@@ -33,6 +33,7 @@ const UNSAFE_CRATES: &[(&str, &str)] = &[
     ("crates/memory/dmr-nvtx/", "calls the functions of a tool"),
     ("crates/memory/dmr-pinned/", "calls the driver; the host and the device share its memory"),
     ("crates/memory/dmr-pool/", "makes blocks of the memory that it carves up"),
+    ("crates/memory/dmr-rmm/", "calls RMM through C functions"),
     ("crates/tools/dmr-ptx-compare/", "launches kernels; calls a compiler"),
     ("crates/memory/dmr-recorder/", "makes texts of the words of a ring; forks and signals"),
     ("crates/tools/dmr-sanitize/", "commits faults, which a tool must report"),

@@ -12,21 +12,15 @@ out=$(cd "$out" && pwd)
 flags=(-std=c++20 -O1 -DNDEBUG -fPIC -pthread)
 flags+=(-isystem "$sdk/librmm/include" -isystem "$sdk/librmm/include/rapids")
 flags+=(-isystem "$sdk/rapids_logger/include" -isystem "$sdk/nvidia/cu13/include")
-files=(aligned cuda_device cuda_stream cuda_stream_view device_buffer error logger runtime_shutdown)
-for resource in arena binning callback cuda_async fixed_size pool; do
-    files+=("mr/${resource}_memory_resource" "mr/detail/${resource}_memory_resource_impl")
-done
-# The file, and the name of its object.
-compile() { "${CXX:-c++}" "${flags[@]}" -c "$1" -o "$out/objects/$2.o"; }
-objects=("$out/objects/runtime.o")
-compile "$here/runtime.cpp" runtime
-for file in "${files[@]}"; do
-    # A resource with little in it has one file.
-    [ -f "$source/src/$file.cpp" ] || continue
-    compile "$source/src/$file.cpp" "${file//\//_}"
-    objects+=("$out/objects/${file//\//_}.o")
-done
+export CXX=${CXX:-c++}
+{
+    printf '%s\0' "$here/runtime.cpp" "$out/objects/runtime.o"
+    find "$source/src" -name '*.cpp' -print | while read -r file; do
+        name=${file#"$source/src/"}
+        printf '%s\0' "$file" "$out/objects/${name//\//_}.o"
+    done
+} | xargs -0 -n 2 -P "$(nproc)" bash -c '[ "$1" -nt "$0" ] || "$CXX" '"$(printf '%q ' "${flags[@]}")"' -c "$0" -o "$1"'
 cp -f "$sdk/rapids_logger/lib64/librapids_logger.so" "$out/"
-"${CXX:-c++}" -shared -pthread -Wl,-soname,librmm.so "${objects[@]}" -o "$out/librmm.so" -L"$out" -lrapids_logger -ldl \
+"$CXX" -shared -pthread -Wl,-soname,librmm.so "$out"/objects/*.o -o "$out/librmm.so" -L"$out" -lrapids_logger -ldl \
     -Wl,-rpath,'$ORIGIN' -Wl,--no-undefined
 LIBRMM=$out/librmm.so CUDART='' SDK=$sdk OUT=$out "$here/../../shim/build.sh"

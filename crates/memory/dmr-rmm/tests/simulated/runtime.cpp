@@ -97,6 +97,14 @@ char const* cudaGetErrorString(cudaError_t error)
   return text != nullptr ? text : "unknown";
 }
 
+cudaError_t cudaDriverGetVersion(int* version) { return as_error(DRIVER(cuDriverGetVersion)(version)); }
+
+cudaError_t cudaRuntimeGetVersion(int* version)
+{
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
 cudaError_t cudaGetDeviceCount(int* count)
 {
   CUresult const code = DRIVER(cuInit)(0);
@@ -155,6 +163,21 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value)
 {
   return call(DRIVER(cuMemPoolGetAttribute), pool, static_cast<CUmemPool_attribute>(attribute), value);
+}
+
+cudaError_t cudaMemGetDefaultMemPool(cudaMemPool_t*, cudaMemLocation*, cudaMemAllocationType)
+{
+  return as_error(CUDA_ERROR_NOT_SUPPORTED);
+}
+
+cudaError_t cudaMemAdvise(void const*, size_t, cudaMemoryAdvise, cudaMemLocation)
+{
+  return as_error(CUDA_ERROR_NOT_SUPPORTED);
+}
+
+cudaError_t cudaMemPrefetchAsync(void const*, size_t, cudaMemLocation, unsigned int, cudaStream_t)
+{
+  return as_error(CUDA_ERROR_NOT_SUPPORTED);
 }
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) { return call(DRIVER(cuMemGetInfo), free, total); }

@@ -3,6 +3,7 @@
 mod bare;
 mod layers;
 mod limited;
+mod rmm;
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use crate::BenchError;
 use bare::Bare;
 pub use layers::{LAYERS, LOG_RING, Log};
 pub use limited::{Limited, Trim, can_be_limited, limited};
+pub use rmm::RMM;
 
 use crate::Line;
 
@@ -85,10 +87,14 @@ pub fn parts(name: &str) -> (&str, Option<&str>) {
 /// No such name, and what making it can fail with.
 pub fn make(name: &str, streams: &Arc<StreamPool>) -> Result<Stack, BenchError> {
     let (base, layer) = parts(name);
+    if let Some(made) = rmm::make(base, streams, layer) {
+        return made;
+    }
     let is_known = layer.is_none_or(|layer| LAYERS.contains(&layer));
     let found = STACKS.iter().find(|(known, _)| is_known && *known == base);
     let Some((_, make)) = found else {
-        let bases: Vec<_> = STACKS.iter().map(|(name, _)| *name).collect();
+        let of_rmm = RMM.iter().map(|(name, _)| *name);
+        let bases: Vec<_> = STACKS.iter().map(|(name, _)| *name).chain(of_rmm).collect();
         let bases = bases.join(", ");
         let layers = LAYERS.join(", +");
         return Err(BenchError(format!("no resource {name}: there are {bases}; with +{layers}")));
