@@ -14,7 +14,7 @@ const MANIFEST: &str = "crates/memory/dmr-cuda-core/Cargo.toml";
 /// The minor version of Rust that cuda-core needs.
 const OLDEST_RUST: u32 = 89;
 
-/// What bindgen reads besides the headers of CUDA, and what it reads it with.
+/// The packages that bindgen needs besides the headers of CUDA.
 const BINDGEN: [&str; 2] = ["nvidia-curand==10.4.5.25", "libclang==18.1.1"];
 
 const MISSING: &str = "\

@@ -130,7 +130,8 @@ fn simulator(built: &Path, folder: &Path) -> Result<PathBuf, Failure> {
     Ok(sim)
 }
 
-/// Runs the tests of the Python module, with RMM's package and the library for the simulated driver.
+/// Runs the tests of the Python module, with RMM's package and the library for the simulated
+/// driver.
 fn test_python(capi: &Path, lib: &Path, sim: &Path, folder: &Path) -> Result<(), Failure> {
     let site = wheels::fetch(&folder.join("python"), &PYTHON, MISSING)?;
     let package = folder.join("package/dmr");

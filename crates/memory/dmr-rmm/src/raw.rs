@@ -57,7 +57,7 @@ impl From<&RmmConfig> for Config {
     }
 }
 
-/// What RMM has thrown.
+/// An exception of RMM.
 #[derive(Debug)]
 pub(crate) struct Thrown {
     pub(crate) is_out_of_memory: bool,

@@ -29,8 +29,8 @@ const LIBRARY: &str = "RMM";
 ///
 /// An allocation is RMM's on the handle of the block's home stream, and so is the deallocation:
 /// RMM orders the memory's next owner behind the work on that stream. Uses on other streams are not
-/// tracked; [`Tracked`](dmr_streams::Tracked) around it deallocates a block only when they are done,
-/// or the home stream waits for them.
+/// tracked; [`Tracked`](dmr_streams::Tracked) around it deallocates a block only when they are
+/// done, or the home stream waits for them.
 ///
 /// [`deallocate`](DeviceMemoryResource::deallocate) frees a block at once, for the next allocation
 /// on its home stream. With [`Cuda`](RmmKind::Cuda) it waits for the device, as `cudaFree` does.
@@ -149,8 +149,8 @@ impl RmmResource {
         done.map_err(|thrown| self.refusal(name, thrown, bytes))
     }
 
-    /// Waits for the pool's streams if RMM knows another stream by the handle of this one: to RMM
-    /// they are one, and the work of the other may not be done.
+    /// Waits for the pool's streams if RMM has met another stream under the handle of this one: to
+    /// RMM they are one, and the work of the other may not be done.
     fn meet(&self, stream: &StreamGuard<'_>) -> ResourceResult<()> {
         let handle = stream.with_handle(|handle| handle as usize)?;
         let slot = stream.slot();
@@ -231,8 +231,8 @@ impl RmmResource {
         let Some(live) = self.remove(block) else { return Ok(BlockState::Freed) };
         let made = Arc::clone(&live.made);
         let bytes = block.bytes();
-        // SAFETY: allocated there with as many bytes, and taken out of the table by this call alone;
-        // the stream comes after the work on the home stream; other uses are the caller's.
+        // SAFETY: allocated there with as many bytes, and taken out of the table by this call
+        // alone; the stream comes after the work on the home stream; other uses are the caller's.
         let free = |stream| unsafe { made.deallocate(block.ptr(), bytes, stream) };
         let freed = self.call("deallocate", &stream, bytes, free);
         if let Err(error) = freed {

@@ -1,4 +1,4 @@
-//! What RMM throws is an error with its text, and names the limit that refused.
+//! An exception of RMM is an error with its text, and names the limit that refused.
 
 use std::sync::Arc;
 
