@@ -181,11 +181,8 @@ pub(crate) fn device_of(pool: u32) -> u16 {
 /// Returns the names of all streams.
 pub(crate) fn names() -> Vec<NamedStream> {
     let streams = lock(STREAMS.get());
-    let named = |(stream, name): (&StreamId, &Box<str>)| NamedStream {
-        stream: *stream,
-        name: name.clone(),
-    };
-    streams.names.iter().map(named).collect()
+    let names = streams.names.iter();
+    names.map(|(stream, name)| NamedStream { stream: *stream, name: name.clone() }).collect()
 }
 
 /// A stream that has a name.
