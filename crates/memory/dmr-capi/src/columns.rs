@@ -5,7 +5,6 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use dashmap::DashMap;
 use dmr::DeviceRuntime;
 use dmr::dmr_core::StreamId;
 use dmr_arrow::{ArrowColumn, ArrowDeviceArray, ArrowSchema, ExportedColumn, ImportError};
@@ -13,7 +12,7 @@ use dmr_arrow::{ArrowColumn, ArrowDeviceArray, ArrowSchema, ExportedColumn, Impo
 use crate::runtime::recorder;
 use crate::status::{Failure, Outcome, Status};
 use crate::versioned::Versioned;
-use crate::{Address, ColumnHandle};
+use crate::{Address, AddressMap, ColumnHandle};
 
 /// The version of `dmr_column_info`.
 pub const DMR_COLUMN_INFO_VERSION: u32 = 1;
@@ -62,7 +61,7 @@ const STEP: usize = 16;
 /// The columns of a runtime.
 #[derive(Default)]
 pub(crate) struct Columns {
-    by_handle: DashMap<usize, Arc<Known>>,
+    by_handle: AddressMap<usize, Arc<Known>>,
     last: AtomicUsize,
 }
 

@@ -4,7 +4,6 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use dashmap::DashMap;
 use dmr::DeviceRuntime;
 use dmr::dmr_buffer::DeviceBuffer;
 use dmr::dmr_core::sync::lock;
@@ -18,7 +17,7 @@ use dmr::dmr_streams::TrackedMemory;
 
 use crate::runtime::UseOf;
 use crate::status::{Failure, Outcome, Status};
-use crate::{Address, TensorHandle};
+use crate::{Address, AddressMap, TensorHandle};
 
 /// The step between two handles, as for runtimes.
 const STEP: usize = 16;
@@ -26,7 +25,7 @@ const STEP: usize = 16;
 /// The tensors of a runtime. No entry is locked across a driver call.
 #[derive(Default)]
 pub(crate) struct Tensors {
-    by_handle: DashMap<usize, Held>,
+    by_handle: AddressMap<usize, Held>,
     last: AtomicUsize,
 }
 
