@@ -69,6 +69,9 @@
 // The consumer orders its uses itself, after those that the runtime has recorded.
 #define DMR_CONSUMER_UNKNOWN 2
 
+// The most dimensions of a tensor.
+#define DMR_MOST_DIMENSIONS 64
+
 // The version of `dmr_tensor_info`.
 #define DMR_TENSOR_INFO_VERSION 1
 
@@ -188,9 +191,9 @@ typedef struct dmr_tensor_info {
     // 0.
     uint32_t reserved;
     // The sizes of the dimensions.
-    int64_t shape[MOST_DIMENSIONS];
+    int64_t shape[DMR_MOST_DIMENSIONS];
     // The strides of the dimensions, in elements.
-    int64_t strides[MOST_DIMENSIONS];
+    int64_t strides[DMR_MOST_DIMENSIONS];
 } dmr_tensor_info;
 
 // The configuration of a runtime. `dmr_config_init` sets the defaults; change what you need.
@@ -304,8 +307,8 @@ typedef struct dmr_block {
 extern "C" {
 #endif // __cplusplus
 
-// Allocates a tensor in C order for work on `stream`, and writes its handle to `tensor`. Its content
-// is undefined. The type is one of DLPack, whose elements fill whole bytes.
+// Allocates a tensor in C order for work on `stream`, and writes its handle to `tensor`. Its
+// content is undefined. The type is one of DLPack, whose elements fill whole bytes.
 //
 // Errors: as `dmr_allocate_tagged`; `DMR_STATUS_INVALID_ARGUMENT` for a type or a shape that is
 // none.
@@ -350,13 +353,14 @@ dmr_status dmr_tensor_from_dlpack(struct dmr_runtime *runtime,
                                   void *stream,
                                   struct dmr_tensor **tensor);
 
-// Exports a tensor to one consumer, and writes a `DLManagedTensor*`, or with `versioned` other than
-// 0 a `DLManagedTensorVersioned*`, to `managed`. The memory stays until the consumer deletes it,
-// also when the tensor was destroyed before. Any thread may delete it, without a context.
+// Exports a tensor to one consumer, and writes a `DLManagedTensor*`, or with `versioned` other
+// than 0 a `DLManagedTensorVersioned*`, to `managed`. The memory stays until the consumer deletes
+// it, also when the tensor was destroyed before. Any thread may delete it, without a context.
 //
-// With `DMR_CONSUMER_STREAM` the stream waits for all recorded uses, and its work until the deletion
-// is recorded as a use. With `DMR_CONSUMER_WAITS` it waits, and may be the per-thread default
-// stream; with `DMR_CONSUMER_UNKNOWN` nothing waits: in both the deletion waits for the device.
+// With `DMR_CONSUMER_STREAM` the stream waits for all recorded uses, and its work until the
+// deletion is recorded as a use. With `DMR_CONSUMER_WAITS` it waits, and may be the per-thread
+// default stream; with `DMR_CONSUMER_UNKNOWN` nothing waits: in both the deletion waits for the
+// device.
 //
 // Errors: `DMR_STATUS_UNKNOWN_ADDRESS` for a handle that is no tensor of the runtime;
 // `DMR_STATUS_UNSUPPORTED` for a read-only tensor without a version, and for the direct backend;
@@ -384,8 +388,8 @@ dmr_status dmr_tensor_describe(struct dmr_runtime *runtime,
                                const struct dmr_tensor *tensor,
                                struct dmr_tensor_info *info);
 
-// Destroys a tensor. Its memory is freed, or its deleter called, after its recorded uses; if it was
-// exported, not before its consumers have deleted it.
+// Destroys a tensor. Its memory is freed, or its deleter called, after its recorded uses; if it
+// was exported, not before its consumers have deleted it.
 //
 // Errors: `DMR_STATUS_UNKNOWN_ADDRESS` for a handle that is no tensor of the runtime;
 // `DMR_STATUS_FORKED_PROCESS`.

@@ -31,6 +31,11 @@ pub const DMR_CONSUMER_WAITS: u32 = 1;
 /// The consumer orders its uses itself, after those that the runtime has recorded.
 pub const DMR_CONSUMER_UNKNOWN: u32 = 2;
 
+/// The most dimensions of a tensor.
+pub const DMR_MOST_DIMENSIONS: usize = 64;
+
+const _: () = assert!(DMR_MOST_DIMENSIONS == MOST_DIMENSIONS);
+
 /// The version of `dmr_tensor_info`.
 pub const DMR_TENSOR_INFO_VERSION: u32 = 1;
 
@@ -62,12 +67,12 @@ pub struct TensorInfo {
     /// 0.
     pub reserved: u32,
     /// The sizes of the dimensions.
-    pub shape: [i64; MOST_DIMENSIONS],
+    pub shape: [i64; DMR_MOST_DIMENSIONS],
     /// The strides of the dimensions, in elements.
-    pub strides: [i64; MOST_DIMENSIONS],
+    pub strides: [i64; DMR_MOST_DIMENSIONS],
 }
 
-const _: () = assert!(size_of::<TensorInfo>() == 56 + 16 * MOST_DIMENSIONS);
+const _: () = assert!(size_of::<TensorInfo>() == 56 + 16 * DMR_MOST_DIMENSIONS);
 
 // SAFETY: as declared: 32-bit fields in pairs, and 64-bit fields.
 unsafe impl Versioned for TensorInfo {
@@ -76,8 +81,8 @@ unsafe impl Versioned for TensorInfo {
     const FIRST_SIZE: usize = size_of::<Self>();
 }
 
-/// Allocates a tensor in C order for work on `stream`, and writes its handle to `tensor`. Its content
-/// is undefined. The type is one of DLPack, whose elements fill whole bytes.
+/// Allocates a tensor in C order for work on `stream`, and writes its handle to `tensor`. Its
+/// content is undefined. The type is one of DLPack, whose elements fill whole bytes.
 ///
 /// Errors: as `dmr_allocate_tagged`; `DMR_STATUS_INVALID_ARGUMENT` for a type or a shape that is
 /// none.
@@ -166,13 +171,14 @@ pub unsafe extern "C" fn dmr_tensor_from_dlpack(
     })
 }
 
-/// Exports a tensor to one consumer, and writes a `DLManagedTensor*`, or with `versioned` other than
-/// 0 a `DLManagedTensorVersioned*`, to `managed`. The memory stays until the consumer deletes it,
-/// also when the tensor was destroyed before. Any thread may delete it, without a context.
+/// Exports a tensor to one consumer, and writes a `DLManagedTensor*`, or with `versioned` other
+/// than 0 a `DLManagedTensorVersioned*`, to `managed`. The memory stays until the consumer deletes
+/// it, also when the tensor was destroyed before. Any thread may delete it, without a context.
 ///
-/// With `DMR_CONSUMER_STREAM` the stream waits for all recorded uses, and its work until the deletion
-/// is recorded as a use. With `DMR_CONSUMER_WAITS` it waits, and may be the per-thread default
-/// stream; with `DMR_CONSUMER_UNKNOWN` nothing waits: in both the deletion waits for the device.
+/// With `DMR_CONSUMER_STREAM` the stream waits for all recorded uses, and its work until the
+/// deletion is recorded as a use. With `DMR_CONSUMER_WAITS` it waits, and may be the per-thread
+/// default stream; with `DMR_CONSUMER_UNKNOWN` nothing waits: in both the deletion waits for the
+/// device.
 ///
 /// Errors: `DMR_STATUS_UNKNOWN_ADDRESS` for a handle that is no tensor of the runtime;
 /// `DMR_STATUS_UNSUPPORTED` for a read-only tensor without a version, and for the direct backend;
@@ -246,8 +252,8 @@ pub unsafe extern "C" fn dmr_tensor_describe(
     })
 }
 
-/// Destroys a tensor. Its memory is freed, or its deleter called, after its recorded uses; if it was
-/// exported, not before its consumers have deleted it.
+/// Destroys a tensor. Its memory is freed, or its deleter called, after its recorded uses; if it
+/// was exported, not before its consumers have deleted it.
 ///
 /// Errors: `DMR_STATUS_UNKNOWN_ADDRESS` for a handle that is no tensor of the runtime;
 /// `DMR_STATUS_FORKED_PROCESS`.

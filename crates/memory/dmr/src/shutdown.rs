@@ -8,8 +8,9 @@ use dmr_core::ResourceError;
 use dmr_core::at_exit::{self, AtExit};
 use dmr_core::error::Holder;
 use dmr_core::size::human_bytes;
+use dmr_external::ForeignBlocks;
 use dmr_pinned::PinnedPool;
-use dmr_streams::StreamPool;
+use dmr_streams::{DeviceContext, StreamPool};
 
 use crate::layers::Handles;
 use crate::{DeviceRuntime, MAX_DEVICE_ORDINALS, SharedResource};
@@ -36,8 +37,8 @@ pub fn shutdown() -> Result<(), ShutdownError> {
 
 impl DeviceRuntime {
     /// Waits for the work of the runtime's streams, except for those that capture a graph. Then
-    /// frees retired blocks and pinned memory, returns unused memory to the driver, and flushes the
-    /// log.
+    /// frees retired blocks, adopted memory and pinned memory, returns unused memory to the driver,
+    /// and flushes the log.
     ///
     /// The runtime can still be used afterwards, and reserves memory again. Other threads may
     /// use it meanwhile; their blocks stay valid.
@@ -55,12 +56,13 @@ impl DeviceRuntime {
         // All steps, whatever one of them returns: each frees memory that the others do not.
         let waited = self.streams().synchronize_all().map(drop);
         let reaped = self.resource().reap_pending().map(drop);
+        let adopted = ForeignBlocks::of(self).resource().reap_pending().map(drop);
         let pinned =
             PinnedPool::of(self.streams()).reap_pending().and(self.trim_pinned(0)).map(drop);
         let trimmed = self.resource().trim_to(0).map(drop);
         #[cfg(feature = "logging")]
         let flushed = self.layers.log.as_ref().map_or(Ok(()), |log| log.flush());
-        waited.and(reaped).and(pinned).and(trimmed)?;
+        waited.and(reaped).and(adopted).and(pinned).and(trimmed)?;
         #[cfg(feature = "logging")]
         flushed?;
         let usage = self.resource().usage();

@@ -14,3 +14,4 @@ mod c6_threads_and_forks;
 mod c7_reports;
 mod c8_spilling;
 mod c9_recordings;
+mod c9_tensors;
