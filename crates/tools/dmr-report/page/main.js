@@ -616,7 +616,8 @@ window.dmrReport = {
   get shown() { return page.shown; },
   get readyMs() { return page.readyMs; },
   get arrows() { return lanes.arrows.map((arrow) => ({ x: lanes.x(arrow.at), y: (lanes.y(arrow.from) + lanes.y(arrow.to)) / 2 })); },
-  frames, resetFrames, setRange, setPlaces, MOST,
+  frames, resetFrames, setRange, setPlaces,
+  holdersAt: (event) => showHolders(event, false),
   get renderer() { return drawing?.name; },
 };
 
