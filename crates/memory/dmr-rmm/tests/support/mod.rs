@@ -12,7 +12,7 @@ const VARIABLE: &str = "DMR_RMM_LIBRARY";
 pub(crate) fn rmm() -> &'static Rmm {
     static RMM: OnceLock<Rmm> = OnceLock::new();
     RMM.get_or_init(|| {
-        let path = std::env::var_os(VARIABLE);
+        let path = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
         let path = path.expect("DMR_RMM_LIBRARY names libdmr_rmm.so, as `cargo xtask rmm` sets it");
         // SAFETY: the library of this crate.
         unsafe { Rmm::load(path) }.expect("the library is loaded")

@@ -52,7 +52,7 @@ fn make_of(
 fn library() -> Result<&'static Rmm, BenchError> {
     static LIBRARY: OnceLock<Result<Rmm, String>> = OnceLock::new();
     let load = || {
-        let path = std::env::var_os(VARIABLE);
+        let path = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
         let missing =
             || format!("set {VARIABLE} to libdmr_rmm.so, which shim/build.sh of dmr-rmm builds");
         let path = path.ok_or_else(missing)?;
