@@ -51,6 +51,6 @@ fn c9_what_is_allocated_is_in_the_file_that_is_written_and_in_the_one_appended_t
     assert_eq!(dmr_recording_stop(), Status::Ok);
     assert_eq!(allocations(&written, bytes as u64), 1);
     assert_eq!(allocations(&appended, bytes as u64), 1);
-    drop(stream);
     gpu.end();
+    drop(stream);
 }
