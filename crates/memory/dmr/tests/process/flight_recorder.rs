@@ -322,6 +322,16 @@ fn no_two_blocks_of_a_recording_overlap_and_what_is_live_is_what_the_pool_counts
             .collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
+    assert_eq!(live_bytes(&gpu), gpu.resource().usage().live);
+    for block in kept.into_iter().chain(passed.into_inner().unwrap()) {
+        gpu.resource().deallocate(block).unwrap();
+    }
+    drop(gpu);
+    rig.assert_clean();
+}
+
+/// Returns the live bytes at the end of a recording, of whose blocks no two overlap.
+fn live_bytes(gpu: &DeviceRuntime) -> u64 {
     let read = Read::now();
     let pool = stream_number(gpu.streams().default_stream()).pool();
     let mut live = BTreeMap::<u64, Block>::new();
@@ -344,11 +354,29 @@ fn no_two_blocks_of_a_recording_overlap_and_what_is_live_is_what_the_pool_counts
             _ => {}
         }
     }
-    assert_eq!(bytes, gpu.resource().usage().live);
-    for block in kept.into_iter().chain(passed.into_inner().unwrap()) {
-        gpu.resource().deallocate(block).unwrap();
-    }
-    drop(gpu);
+    bytes
+}
+
+/// Blocks of one size on one stream: what one thread frees, another one has at once.
+#[test]
+fn memory_that_changes_threads_is_freed_before_it_is_allocated() {
+    let _recording = Recording::begin();
+    let rig = Rig::new();
+    let recorder = RecorderConfig::new().with_events_per_thread(1 << 17);
+    let gpu = builder(&rig).flight_recorder(recorder).without_observer().build().unwrap();
+    let stream = gpu.streams().acquire().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..20_000 {
+                    let block = gpu.resource().allocate(MIB, stream.id(), CACHE).unwrap();
+                    gpu.resource().deallocate(block).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(live_bytes(&gpu), 0);
+    drop((stream, gpu));
     rig.assert_clean();
 }
 
