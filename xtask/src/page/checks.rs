@@ -7,22 +7,28 @@ use serde_json::Value;
 use super::browser::Browser;
 use crate::failure::Failure;
 
-/// A page, the height of its picture in the guide, and its assertions.
+/// A page, the height of its picture in the guide if it has one, and its assertions.
 pub(super) struct Check {
     pub(super) file: &'static str,
     pub(super) picture: Option<u32>,
+    /// A script before the picture.
+    pub(super) prepare: &'static str,
     pub(super) run: fn(&mut Checked<'_>) -> Result<(), Failure>,
 }
 
 /// All pages.
 pub(super) const CHECKS: &[Check] = &[
-    Check { file: "training.csv", picture: Some(1130), run: training },
-    Check { file: "fragmented.rec", picture: Some(1330), run: fragmented },
-    Check { file: "budget.rec", picture: Some(1330), run: budget },
-    Check { file: "waits.rec", picture: None, run: waits },
-    Check { file: "race.csv", picture: Some(420), run: race },
-    Check { file: "many.rec", picture: Some(1130), run: many },
+    Check { file: "training.csv", picture: Some(1270), prepare: BY_EVENTS, run: training },
+    Check { file: "fragmented.rec", picture: Some(1410), prepare: "", run: fragmented },
+    Check { file: "budget.rec", picture: Some(1410), prepare: "", run: budget },
+    Check { file: "waits.rec", picture: None, prepare: "", run: waits },
+    Check { file: "race.csv", picture: Some(420), prepare: "", run: race },
+    Check { file: "many.rec", picture: Some(1270), prepare: "", run: many },
 ];
+
+/// Lets time go by the number of the event.
+const BY_EVENTS: &str = "document.getElementById('axis').value = 'events'; \
+                         document.getElementById('axis').dispatchEvent(new Event('change'))";
 
 /// The most rectangles that a page draws.
 const MOST: u64 = 20_000;
@@ -83,6 +89,12 @@ fn training(page: &mut Checked<'_>) -> Result<(), Failure> {
     page.is_true("document.querySelectorAll('#blocks tbody tr').length === 4")?;
     page.browser.click("#blocks tbody tr")?;
     page.shows("#chunk", &["before", "block bwd, 1 GiB", "after"])?;
+    // By the number of the event the same is shown at other places.
+    page.browser.eval(BY_EVENTS)?;
+    page.browser.settle()?;
+    page.is_true("dmrReport.state.t1 === dmrReport.model.events - 1")?;
+    page.is_true("dmrReport.shown.peak.time === dmrReport.shown.peak.event")?;
+    page.shows("#holders-title", &["Who held the peak: 7.2 GiB at"])?;
     // Another moment: a click into the chart.
     let [x, y] = page.browser.place("#chart .u-over")?;
     page.browser.click_at(x, y)?;
@@ -93,6 +105,8 @@ fn training(page: &mut Checked<'_>) -> Result<(), Failure> {
     let shown = page.number("dmrReport.shown.rects")?;
     let file = page.page.clone();
     page.browser.open(&file, "?canvas")?;
+    page.browser.eval(BY_EVENTS)?;
+    page.browser.settle()?;
     page.is_true("dmrReport.renderer === 'canvas'")?;
     page.is_true(&format!("dmrReport.shown.rects === {shown}"))?;
     page.is_true(

@@ -121,6 +121,8 @@ fn find_race(folder: &Path) -> Result<(), Failure> {
 
 fn picture(browser: &mut Browser, check: &checks::Check) -> Result<(), Failure> {
     let Some(height) = check.picture else { return Ok(()) };
+    browser.eval(check.prepare)?;
+    browser.settle()?;
     let path = command::root().join(PICTURES).join(check.file).with_extension("png");
     let picture = browser.picture(Window { width: WINDOW.width, height })?;
     fs::create_dir_all(command::root().join(PICTURES)).map_err(|error| cannot(&path, &error))?;

@@ -1,7 +1,7 @@
 // The chart of memory over time, by uPlot.
 /* global uPlot */
 import { RESERVED, RETIRED } from "./curves.js";
-import { bytes, time } from "./format.js";
+import { bytes } from "./format.js";
 import { css, GROUPS, pattern } from "./palette.js";
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -90,7 +90,7 @@ export class Chart {
         y: { range: () => [0, this.top * 1.06] },
       },
       axes: [
-        { ...axis, size: 30, values: (u, ticks) => ticks.map((it) => time(it, ticks.length > 1 ? ticks[1] - ticks[0] : 0)) },
+        { ...axis, size: 30, values: (u, ticks) => ticks.map((it) => this.state.format(it, ticks.length > 1 ? ticks[1] - ticks[0] : 0)) },
         { ...axis, size: 76, splits: sizeTicks, values: (u, ticks) => ticks.map(bytes) },
       ],
       legend: { show: false },
@@ -149,10 +149,10 @@ export class Chart {
     if (this.peak) line(this.peak.time, `peak ${bytes(this.peak.bytes)}`, style("--alarm"), [], 0);
     const { moment } = this.state;
     if (moment !== undefined && moment !== this.peak?.time) {
-      line(moment, time(moment), style("--accent"), [4, 3], 1);
+      line(moment, this.state.momentText, style("--accent"), [4, 3], 1);
     }
     for (const failed of this.state.failed.slice(0, 20)) {
-      line(failed.time, `${bytes(failed.bytes)} refused`, style("--alarm"), [2, 3], 2);
+      line(this.state.times()[failed.event], `${bytes(failed.bytes)} refused`, style("--alarm"), [2, 3], 2);
     }
   }
 }

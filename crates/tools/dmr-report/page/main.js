@@ -12,7 +12,7 @@ import { Lanes, pairs, pairTags, waitsOf, waitText } from "./streams.js";
 
 const get = (id) => document.getElementById(id);
 const begun = performance.now();
-const state = { t0: 0, t1: 1, p0: 0, p1: 1, failed: [], moment: undefined, selected: -1, holder: undefined };
+const state = { unit: 1e9, format: time, times: () => model.time, t0: 0, t1: 1, p0: 0, p1: 1, failed: [], moment: undefined, selected: -1, holder: undefined };
 const page = { isReady: false, shown: {} };
 let model;
 let selection;
@@ -76,8 +76,8 @@ function blockName(block) {
 }
 
 function lifetime(block) {
-  const from = model.allocated[block] === NONE ? "before the first event" : time(model.time[model.allocated[block]]);
-  const until = model.freed[block] === NONE ? "never freed" : time(model.time[model.freed[block]]);
+  const from = model.allocated[block] === NONE ? "before the first event" : time(model.clock[model.allocated[block]]);
+  const until = model.freed[block] === NONE ? "never freed" : time(model.clock[model.freed[block]]);
   return `${from} – ${until}`;
 }
 
@@ -100,7 +100,10 @@ function describe(block) {
     `${model.streams[model.stream[block]]}, ${lifetime(block)}`,
   ];
   const isRetired = model.freed[block] !== NONE && model.ready[block] !== model.freed[block];
-  if (isRetired) lines.push(`freed while still used, ready at ${time(timeOf(model, model.ready[block], all.t1))}`);
+  if (isRetired) {
+    const ready = model.ready[block] === NONE ? "not ready" : `ready at ${time(model.clock[model.ready[block]])}`;
+    lines.push(`freed while still used, ${ready}`);
+  }
   if (model.file.hasAddresses) lines.push(address(model.position[block]));
   const place = blockPlace(block);
   if (place) lines.push(place);
@@ -110,12 +113,14 @@ function describe(block) {
 /** Shows who held memory after an event. */
 function showHolders(event, isPeak) {
   state.moment = event === NONE ? 0 : model.time[event];
+  const at = time(event === NONE ? 0 : model.clock[event]);
+  state.momentText = at;
   chart.redraw();
   start("holders", holders(selection, event, undefined, ({ rows, total, largest }) => {
     const name = (row) => [swatch(row.group), KEYS[selection.key].name(model, row.id)];
     get("holders-title").textContent = isPeak
-      ? `Who held the peak: ${bytes(total)} at ${time(state.moment)}`
-      : `Who held memory at ${time(state.moment)}: ${bytes(total)}`;
+      ? `Who held the peak: ${bytes(total)} at ${at}`
+      : `Who held memory at ${at}: ${bytes(total)}`;
     const cells = rows.slice(0, 50).map((row) => [
       name(row), { number: bytes(row.bytes) },
       { number: `${(row.bytes * 100 / Math.max(1, total)).toFixed(1)} %` }, { number: count(row.blocks) },
@@ -227,8 +232,9 @@ function refresh() {
   }));
   repaint("heap");
   repaint("lanes");
-  get("from").placeholder = (state.t0 / 1e9).toFixed(6);
-  get("to").placeholder = (state.t1 / 1e9).toFixed(6);
+  const digits = state.unit === 1 ? 0 : 6;
+  get("from").placeholder = (state.t0 / state.unit).toFixed(digits);
+  get("to").placeholder = (state.t1 / state.unit).toFixed(digits);
 }
 
 /** Returns what colours a block on the heap map, if that is not its group. */
@@ -271,7 +277,7 @@ function drawHeap() {
   };
   for (let at = 0; at < 8; at += 1) {
     const step = (view.t1 - view.t0) / 8;
-    label(time(view.t0 + at * step, step), at / 8 * view.width + 4, view.height - 5);
+    label(state.format(view.t0 + at * step, step), at / 8 * view.width + 4, view.height - 5);
   }
   for (let at = 1; at < 5; at += 1) {
     label(bytes(view.p0 + (view.p1 - view.p0) * at / 5), 4, view.height * (1 - at / 5));
@@ -281,17 +287,18 @@ function drawHeap() {
     context.fillRect(0, y(segment.position), view.width, 0.5);
   }
   for (const failed of state.failed) {
-    if (failed.time < view.t0 || failed.time > view.t1) continue;
+    const when = model.time[failed.event];
+    if (when < view.t0 || when > view.t1) continue;
     context.fillStyle = style.getPropertyValue("--alarm");
-    context.fillRect(x(failed.time) - 1, 0, 2, view.height);
+    context.fillRect(x(when) - 1, 0, 2, view.height);
     for (const hole of failed.holes) {
       const top = y(hole.position + hole.bytes);
       context.strokeStyle = style.getPropertyValue("--alarm");
       context.lineWidth = 1.5;
-      context.strokeRect(x(failed.time) - 9, top, 18, Math.max(2, y(hole.position) - top));
+      context.strokeRect(x(when) - 9, top, 18, Math.max(2, y(hole.position) - top));
     }
-    const isLeft = x(failed.time) > view.width - 130;
-    label(`${bytes(failed.bytes)} refused`, x(failed.time) + (isLeft ? -14 : 14), 16, isLeft ? "right" : "left");
+    const isLeft = x(when) > view.width - 130;
+    label(`${bytes(failed.bytes)} refused`, x(when) + (isLeft ? -14 : 14), 16, isLeft ? "right" : "left");
   }
   if (state.selected >= 0) {
     const block = state.selected;
@@ -308,6 +315,25 @@ function drawHeap() {
     : "";
 }
 
+/** Lets time go by the clock, or by the number of the event: then bursts are as wide as pauses. */
+function setAxis(name) {
+  const isClock = name === "clock";
+  model.order ??= Float64Array.from({ length: model.events }, (_, event) => event);
+  model.time = isClock ? model.clock : model.order;
+  state.unit = isClock ? 1e9 : 1;
+  state.format = isClock ? time : (event) => count(Math.round(event));
+  get("unit").textContent = isClock ? "s" : "events";
+  all.t1 = Math.max(1, model.time[model.events - 1]);
+  for (const id of ["from", "to"]) get(id).value = "";
+  Object.assign(state, { t0: all.t0, t1: all.t1 });
+  index = new HeapIndex(model);
+  rects = new Rects();
+  start("index", (function* build() {
+    yield* index.build();
+    apply();
+  })());
+}
+
 /** Takes the filter and the grouping into all views. */
 function apply() {
   const size = (text, otherwise) => {
@@ -319,7 +345,7 @@ function apply() {
     tag: chosen("tag"), stream: chosen("stream"),
     least: size(get("least").value, 0), most: size(get("most").value, Infinity),
   };
-  const seconds = (id, otherwise) => (get(id).value.trim() === "" ? otherwise : Number(get(id).value) * 1e9);
+  const seconds = (id, otherwise) => (get(id).value.trim() === "" ? otherwise : Number(get(id).value) * state.unit);
   const range = [seconds("from", state.t0), seconds("to", state.t1)];
   if (range[0] < range[1]) Object.assign(state, { t0: Math.max(all.t0, range[0]), t1: Math.min(all.t1, range[1]) });
   if (state.t0 >= state.t1) Object.assign(state, { t0: all.t0, t1: all.t1 });
@@ -423,9 +449,9 @@ function showPairs(rows) {
       get("waits-title").textContent =
         `${model.streams[pair.waiting]} waits for ${model.streams[pair.awaited]} because of`;
       const lines = waits.map((wait) => (wait.block === NONE
-        ? ["no block", "", { number: count(wait.count) }, time(model.time[wait.event]), model.names[wait.reason]]
+        ? ["no block", "", { number: count(wait.count) }, time(model.clock[wait.event]), model.names[wait.reason]]
         : [blockName(wait.block), bytes(model.size[wait.block]), { number: count(wait.count) },
-          time(model.time[wait.event]), model.names[wait.reason]]));
+          time(model.clock[wait.event]), model.names[wait.reason]]));
       fill("waits", ["block", "size", { number: "times" }, "first", "reason"], lines, (row) => {
         get("wait").textContent = waitText(model, waits[row].wait);
         if (waits[row].block !== NONE) select(waits[row].block, true);
@@ -550,6 +576,7 @@ async function run() {
   const { file } = model;
   model.hasRetired = model.kind.includes(2);
   const last = model.events ? model.time[model.events - 1] : 1;
+  model.clock = model.time;
   all = { t0: 0, t1: Math.max(1, last), p0: 0, p1: Math.max(512, file.mapBytes) };
   Object.assign(state, all);
   if (model.events === 0) get("summary").textContent = counted(file.findings.length, "finding");
@@ -594,10 +621,10 @@ async function run() {
     apply();
   });
   get("filters").addEventListener("reset", () => {
-    Object.assign(state, all);
-    setTimeout(apply);
+    setTimeout(() => setAxis(get("axis").value));
   });
   get("key").addEventListener("change", apply);
+  get("axis").addEventListener("change", () => setAxis(get("axis").value));
   get("look").addEventListener("change", refresh);
   new ResizeObserver(() => page.isReady && refresh()).observe(get("map"));
   setInterval(status, 1000);

@@ -73,7 +73,7 @@ export function waitText(model, wait) {
       + `allocated on ${model.streams[model.stream[of]]}`;
   const why = model.names[reason[wait]];
   return `${model.streams[waiting[wait]]} waits for ${model.streams[awaited[wait]]} at `
-    + `${time(model.time[event[wait]])}, ${because}${why ? ` (${why})` : ""}`;
+    + `${time(model.clock[event[wait]])}, ${because}${why ? ` (${why})` : ""}`;
 }
 
 /** The lanes of streams. */
@@ -218,7 +218,7 @@ export class Lanes {
     const step = (state.t1 - state.t0) / 8;
     for (let at = 0; at < 8; at += 1) {
       const x = LEFT + at / 8 * (width - LEFT - 12);
-      context.fillText(time(state.t0 + at * step, step), x, height - 12);
+      context.fillText(state.format(state.t0 + at * step, step), x, height - 12);
     }
   }
 
