@@ -18,6 +18,7 @@ from ._library import (
     OutOfMemory,
     StreamCapturing,
 )
+from .arrow import Column, from_arrow
 from ._runtime import (
     Block,
     Counter,
@@ -37,6 +38,7 @@ from .tensor import Tensor, empty, from_dlpack
 
 __all__ = [
     "Block",
+    "Column",
     "Counter",
     "DeviceLost",
     "Error",
@@ -51,6 +53,7 @@ __all__ = [
     "Usage",
     "configure",
     "empty",
+    "from_arrow",
     "from_dlpack",
     "limit",
     "log",

@@ -190,6 +190,12 @@ _FUNCTIONS: dict[str, list[Any]] = {
 }
 
 
+def declare(functions: dict[str, list[Any]]) -> None:
+    """Adds functions that another module of the package calls, before the library is loaded."""
+    _FUNCTIONS.update(functions)
+
+
+
 class Library:
     """The loaded library. Each function raises the exception of a status other than ``ok``."""
 

@@ -74,3 +74,33 @@ def end_capture(on: int) -> None:
     graph = ctypes.c_void_p()
     _call("cuStreamEndCapture", ctypes.c_void_p(on), ctypes.byref(graph))
     _call("cuGraphDestroy", graph)
+
+
+def allocate(bytes: int) -> int:
+    """Allocates memory that is not dmr's."""
+    address = ctypes.c_uint64()
+    _call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(bytes))
+    return address.value
+
+
+def free(address: int) -> None:
+    """Frees memory of :func:`allocate`."""
+    _call("cuMemFree_v2", ctypes.c_uint64(address))
+
+
+def record(on: int) -> int:
+    """Records a new event on a stream."""
+    event = ctypes.c_void_p()
+    _call("cuEventCreate", ctypes.byref(event), 2)
+    _call("cuEventRecord", event, ctypes.c_void_p(on))
+    return event.value or 0
+
+
+def wait_event(on: int, event: int) -> None:
+    """Makes a stream wait for an event."""
+    _call("cuStreamWaitEvent", ctypes.c_void_p(on), ctypes.c_void_p(event), 0)
+
+
+def destroy_event(event: int) -> None:
+    """Destroys an event."""
+    _call("cuEventDestroy_v2", ctypes.c_void_p(event))

@@ -17,6 +17,12 @@ class RaceTest(unittest.TestCase):
         self.assertEqual(done.returncode, 66, done.stderr)
         self.assertIn("write-after-write race", done.stderr)
 
+    def test_a_column_without_its_event_is_a_race_with_its_producer(self) -> None:
+        program = "import test_arrow; test_arrow.read_unordered()"
+        done = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parent, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 66, done.stderr)
+        self.assertIn("read-after-write race", done.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -48,11 +48,13 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-buffer", &["dmr-core", "dmr-external", "dmr-pinned", "dmr-slices", "dmr-streams"]),
     ("dmr-spill", &["dmr-adaptors", "dmr-buffer", "dmr-core", "dmr-streams"]),
     ("dmr-trace", &["dmr-core"]),
+    ("dmr-arrow", &["dmr-buffer", "dmr-core", "dmr-external", "dmr-launch", "dmr-streams"]),
     ("dmr-capi", &["dmr"]),
     (
         "dmr",
         &[
             "dmr-adaptors",
+            "dmr-arrow",
             "dmr-buffer",
             "dmr-core",
             "dmr-cuda-async",

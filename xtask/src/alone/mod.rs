@@ -37,6 +37,7 @@ macro_rules! programs {
 const PROGRAMS: &[Program] = programs! {
     "dmr" "dmr" ["dmr-cuda-direct" "dmr-sim"],
     "dmr-adaptors" "dmr_adaptors" ["dmr-core"],
+    "dmr-arrow" "dmr_arrow" ["dmr-buffer" "dmr-core" "dmr-cuda-async" "dmr-sim" "dmr-streams"],
     "dmr-buffer" "dmr_buffer" ["dmr-core" "dmr-cuda-direct" "dmr-sim" "dmr-streams"],
     "dmr-core" "dmr_core" [],
     "dmr-cuda-async" "dmr_cuda_async" ["dmr-core" "dmr-sim" "dmr-streams"],

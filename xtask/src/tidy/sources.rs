@@ -16,6 +16,7 @@ const UNSAFE_CRATES: &[(&str, &str)] = &[
         "promises that adaptors return blocks of host memory as they are",
     ),
     ("crates/tools/dmr-bench/", "submits work to the driver by hand, as the reference"),
+    ("crates/memory/dmr-arrow/", "reads and makes the structs of a C interface"),
     ("crates/memory/dmr-buffer/", "copies between host and device memory"),
     ("crates/memory/dmr-capi/", "exports C functions, which take pointers"),
     ("crates/memory/dmr-core/", "one `unsafe fn` each that makes blocks, addresses and memory"),

@@ -215,7 +215,7 @@ mod tests {
 
     /// It needs a C compiler, as Rust's linker does.
     #[test]
-    fn k1_the_structs_are_those_that_a_c_compiler_makes_of_the_specification() {
+    fn f6_the_structs_are_those_that_a_c_compiler_makes_of_the_specification() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("layout");
         let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());

@@ -324,7 +324,7 @@ impl ColumnBuffer {
     }
 }
 
-/// What a launch declares: it may be read.
+/// A launch may declare that it reads the buffer.
 impl TrackedMemory for ColumnBuffer {
     fn device_ptr(&self) -> u64 {
         self.device_ptr()

@@ -45,7 +45,13 @@ pub enum ColumnError {
 
     /// The uses of the buffers could not be ordered.
     #[error(transparent)]
-    Launch(#[from] LaunchError<ResourceError>),
+    Launch(Box<LaunchError<ResourceError>>),
+}
+
+impl From<LaunchError<ResourceError>> for ColumnError {
+    fn from(error: LaunchError<ResourceError>) -> Self {
+        Self::Launch(Box::new(error))
+    }
 }
 
 impl ColumnError {
@@ -58,7 +64,7 @@ impl ColumnError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[error("a column of Arrow was not imported: {error}")]
-pub struct ImportError {
+pub struct ColumnImportError {
     /// The reason.
     #[source]
     pub error: ColumnError,

@@ -45,8 +45,8 @@ impl ArrowColumn {
     /// that a consumer has waited for its work when it releases an array, and frees the memory with
     /// `cudaFree` in its example. So this does what `cudaFree` does: it waits for the device. While
     /// a stream of the pool captures a graph, that would end the capture: then, and if the wait
-    /// fails, the buffers stay until a later release or export has waited. On a lost device they are
-    /// dropped at once, and in a forked child never.
+    /// fails, the buffers stay until a later release or export has waited. On a lost device they
+    /// are dropped at once, and in a forked child never.
     ///
     /// # Errors
     ///
@@ -173,7 +173,8 @@ impl ExportEvent {
     }
 }
 
-/// What an exported array has: one for each column of the tree, so that each can be released apart.
+/// The data of an exported array: of each column of the tree, so that each can be released
+/// apart.
 struct ExportedArray {
     buffers: Vec<*const c_void>,
     children: Vec<*mut ArrowArray>,
@@ -296,7 +297,7 @@ unsafe fn collect(array: *mut ArrowArray, returned: &mut Vec<Returned>) {
     }
 }
 
-/// What an exported schema has.
+/// The data of an exported schema.
 struct ExportedSchema {
     _format: CString,
     _name: CString,

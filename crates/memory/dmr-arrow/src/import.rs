@@ -17,7 +17,9 @@ use crate::export::own_buffers;
 use crate::format::Offsets;
 use crate::plan::{ARRAY, Limits, Plan, PlannedBuffer, SCHEMA};
 use crate::shape::Need;
-use crate::{ArrowColumn, ArrowDeviceArray, ArrowSchema, ColumnBuffer, ColumnError, ImportError};
+use crate::{
+    ArrowColumn, ArrowDeviceArray, ArrowSchema, ColumnBuffer, ColumnError, ColumnImportError,
+};
 
 const DEVICE_ARRAY: &str = "ArrowDeviceArray";
 const TAG: AllocTag = AllocTag::new("arrow");
@@ -58,12 +60,12 @@ impl ArrowColumn {
         stream: impl Into<StreamId>,
         array: ArrowDeviceArray,
         schema: ArrowSchema,
-    ) -> Result<Self, Box<ImportError>> {
+    ) -> Result<Self, Box<ColumnImportError>> {
         // SAFETY: the caller's obligation.
         let planned = unsafe { checked(context, &array, &schema) };
         let plan = match planned {
             Ok(plan) => plan,
-            Err(error) => return Err(Box::new(ImportError { error, array, schema })),
+            Err(error) => return Err(Box::new(ColumnImportError { error, array, schema })),
         };
         let device_type = array.device_type;
         // SAFETY: the caller's obligation; it is not released.
@@ -83,7 +85,7 @@ impl ArrowColumn {
             Err(error) => {
                 // A block that was adopted already releases nothing then.
                 let array = lock(&lease.0).take().unwrap_or(ArrowDeviceArray::released());
-                Err(Box::new(ImportError { error, array, schema }))
+                Err(Box::new(ColumnImportError { error, array, schema }))
             }
         }
     }

@@ -10,7 +10,7 @@
 //! | [`column`] | [`ArrowColumn`] and its buffers; [`Primitive`], the types of elements |
 //! | [`parts`] | [`ColumnParts`], of which a column is made |
 //! | [`mod@format`] | [`Format`](format::Format), the types of columns |
-//! | [`error`] | [`ColumnError`], [`ImportError`] |
+//! | [`error`] | [`ColumnError`], [`ColumnImportError`] |
 //! | `import`, `plan`, `shape` | import: reading, checking, adopting |
 //! | `export`, `returned` | export: the event, the structs, and the end of lent memory |
 
@@ -30,7 +30,7 @@ mod shape;
 pub use abi::{ArrowArray, ArrowDeviceArray, ArrowSchema};
 pub(crate) use column::Head;
 pub use column::{ArrowColumn, ColumnBuffer, Primitive};
-pub use error::{ColumnError, ImportError};
+pub use error::{ColumnError, ColumnImportError};
 pub use export::ExportedColumn;
 pub use parts::ColumnParts;
 

@@ -1,4 +1,4 @@
-//! What the structs of a column say, read and checked before anything is adopted.
+//! The plan of an import: the structs of a column, read and checked before anything is adopted.
 
 use std::ffi::{c_char, c_void};
 
@@ -48,7 +48,7 @@ impl PlannedBuffer {
     }
 }
 
-/// What is left of the limits of a tree.
+/// The rest of the limits of a tree.
 pub(crate) struct Limits {
     parts: usize,
     text: usize,

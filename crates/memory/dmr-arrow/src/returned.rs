@@ -12,7 +12,7 @@ use dmr_streams::StreamPool;
 use crate::ColumnBuffer;
 use crate::export::ExportEvent;
 
-/// What an exported array has kept.
+/// The memory that an exported array has kept.
 pub(crate) struct Returned {
     buffers: Vec<ColumnBuffer>,
     sizes: Option<PinnedBuffer<i64>>,
@@ -20,7 +20,7 @@ pub(crate) struct Returned {
     streams: Arc<StreamPool>,
 }
 
-/// What was released, and could not be waited for. Never locked across a driver call.
+/// The memory that was released, and could not be waited for. Never locked across a driver call.
 static WAITING: PerProcess<Mutex<Vec<Returned>>> = PerProcess::new(Mutex::default);
 
 impl Returned {

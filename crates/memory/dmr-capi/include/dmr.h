@@ -25,6 +25,12 @@
 // field changes its meaning; a new function, status or field does not change it.
 #define DMR_VERSION 1
 
+// The version of `dmr_column_parts`.
+#define DMR_COLUMN_PARTS_VERSION 1
+
+// The version of `dmr_column_info`.
+#define DMR_COLUMN_INFO_VERSION 1
+
 // The version of `dmr_config`.
 #define DMR_CONFIG_VERSION 1
 
@@ -151,6 +157,15 @@ typedef int32_t dmr_status;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// `struct ArrowDeviceArray` of Arrow's C device interface, as its specification defines it.
+typedef struct ArrowDeviceArray ArrowDeviceArray;
+
+// `struct ArrowSchema` of Arrow's C data interface, as its specification defines it.
+typedef struct ArrowSchema ArrowSchema;
+
+// A column of Arrow, imported or made of blocks. A handle, which no program reads through.
+typedef struct dmr_column dmr_column;
+
 // A runtime: a device, its memory and the streams that it has seen. A handle, which no program
 // reads through.
 typedef struct dmr_runtime dmr_runtime;
@@ -164,6 +179,65 @@ typedef struct dmr_tensor dmr_tensor;
 
 // An address of device memory: the type of `CUdeviceptr`.
 typedef unsigned long long dmr_address;
+
+// The parts of a column that `dmr_column_create` makes of blocks. Set what you need, and the rest
+// to zero.
+typedef struct dmr_column_parts {
+    // `sizeof(dmr_column_parts)`, in the program.
+    uint32_t size;
+    // `DMR_COLUMN_PARTS_VERSION`.
+    uint32_t version;
+    // The type, as a format string of Arrow: `"i"` for `int32_t`, `"+s"` for a struct.
+    const char *format;
+    // The name, or null.
+    const char *name;
+    // The flags of Arrow's schema.
+    int64_t flags;
+    // The number of rows.
+    uint64_t length;
+    // The rows in the buffers before the first one.
+    uint64_t offset;
+    // The number of null rows; -1 if it is not known.
+    int64_t null_count;
+    // The addresses of blocks, as Arrow lists the buffers of the type, without the sizes of the
+    // data of binary views; 0 for absent ones.
+    const dmr_address *buffers;
+    // The number of `buffers`.
+    uint64_t buffer_count;
+    // The columns below, which may be used for others as well.
+    const struct dmr_column *const *children;
+    // The number of `children`.
+    uint64_t child_count;
+    // The values, if the column has their indices; otherwise null.
+    const struct dmr_column *dictionary;
+} dmr_column_parts;
+
+// A column: its type, its rows, and what it has. The texts are those of the column, and stay until
+// its handle is destroyed.
+typedef struct dmr_column_info {
+    // `sizeof(dmr_column_info)`, in the program.
+    uint32_t size;
+    // `DMR_COLUMN_INFO_VERSION`.
+    uint32_t version;
+    // The type, as a format string of Arrow.
+    const char *format;
+    // The name; empty for none.
+    const char *name;
+    // The flags of Arrow's schema.
+    int64_t flags;
+    // The number of rows.
+    uint64_t length;
+    // The rows in the buffers before the first one.
+    uint64_t offset;
+    // The number of null rows; -1 if it is not known.
+    int64_t null_count;
+    // The number of buffers, as Arrow lists them, without the sizes of the data of binary views.
+    uint64_t buffers;
+    // The number of columns below.
+    uint64_t children;
+    // 1 if the column has the indices of values in a dictionary, otherwise 0.
+    uint64_t has_dictionary;
+} dmr_column_info;
 
 // A tensor, as DLPack describes it.
 typedef struct dmr_tensor_info {
@@ -306,6 +380,153 @@ typedef struct dmr_block {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// Imports a column of another library by Arrow's C device interface, and writes its handle to
+// `column`. `stream` waits for the event of the array, and so does other work that
+// `dmr_column_wait` orders. The host waits for the event only if the type has values of variable
+// size.
+//
+// Both structs are moved: they are marked as released, and the array's callback is called once,
+// when the handles of the column are destroyed and the device has done its recorded uses, by any
+// thread. An array that this runtime has exported shares its memory with the column, and is
+// released at once.
+//
+// Errors: nothing has changed, and both structs are as they were. `DMR_STATUS_INVALID_ARGUMENT`
+// for a null pointer, and for a field with a value that it must not have: the text has its name
+// and the path to it; `DMR_STATUS_UNKNOWN_RUNTIME`; `DMR_STATUS_STREAM_MISUSE`;
+// `DMR_STATUS_STREAM_CAPTURING`; `DMR_STATUS_DRIVER`; `DMR_STATUS_FORKED_PROCESS`.
+//
+// # Safety
+//
+// `array` and `schema` are null, or of structs that keep Arrow's specification, whose buffers have
+// the bytes that the type, the rows and the offsets say and are not written any more. `stream` is
+// null or a stream that was not destroyed. `column` is null, or the address of a handle.
+dmr_status dmr_column_import(struct dmr_runtime *runtime,
+                             struct ArrowDeviceArray *array,
+                             struct ArrowSchema *schema,
+                             void *stream,
+                             struct dmr_column **column);
+
+// Exports a column by Arrow's C device interface, and writes the structs to `array` and `schema`,
+// whose content is overwritten. The array has one event, behind all recorded uses of all buffers,
+// for which `stream` waits; the thread does not.
+//
+// The memory stays until both the array is released and the handle is destroyed. The release may
+// be called on any thread, and waits for the device as `cudaFree` does.
+//
+// Errors: `DMR_STATUS_UNKNOWN_RUNTIME`; `DMR_STATUS_UNKNOWN_ADDRESS` for a handle that is no
+// column of the runtime; `DMR_STATUS_INVALID_ARGUMENT` for a null pointer;
+// `DMR_STATUS_UNSUPPORTED` if the runtime records no uses; `DMR_STATUS_BUSY`;
+// `DMR_STATUS_STREAM_CAPTURING`; `DMR_STATUS_DRIVER`; `DMR_STATUS_FORKED_PROCESS`. The structs are
+// not written then.
+//
+// # Safety
+//
+// `array` and `schema` are null, or the addresses of structs that are released or not initialised.
+// `stream` is null or a stream that was not destroyed.
+dmr_status dmr_column_export(struct dmr_runtime *runtime,
+                             const struct dmr_column *column,
+                             void *stream,
+                             struct ArrowDeviceArray *array,
+                             struct ArrowSchema *schema);
+
+// Makes a column of blocks, and writes its handle to `column`. The blocks are the column's from
+// then on: their addresses are unknown to other functions, and they are freed after the recorded
+// uses when the column and its exports are gone. What the buffers contain is not read: offsets and
+// indices are the program's word.
+//
+// Record the work that has written the blocks before (`dmr_record_use`), unless it was submitted
+// to the stream of the allocation, which the export waits for.
+//
+// Errors: nothing has changed. `DMR_STATUS_INVALID_ARGUMENT` for a null pointer, a struct of
+// another version, and parts that do not belong together, named by the text;
+// `DMR_STATUS_UNKNOWN_ADDRESS` for a buffer that is no live block, one that is named twice, and a
+// handle that is no column; `DMR_STATUS_UNKNOWN_RUNTIME`; `DMR_STATUS_FORKED_PROCESS`.
+//
+// # Safety
+//
+// `parts` is null, or of a `dmr_column_parts` of the size that it says, whose texts end with a NUL
+// and whose arrays have the elements that it says. `column` is null, or the address of a handle.
+dmr_status dmr_column_create(struct dmr_runtime *runtime,
+                             const struct dmr_column_parts *parts,
+                             struct dmr_column **column);
+
+// Writes the type of a column, its rows, and the numbers of its parts to `info`, whose `size` and
+// `version` the program has set.
+//
+// Errors: `DMR_STATUS_UNKNOWN_RUNTIME`; `DMR_STATUS_UNKNOWN_ADDRESS` for a handle that is no
+// column of the runtime; `DMR_STATUS_INVALID_ARGUMENT` for a null pointer and a struct of another
+// version; `DMR_STATUS_FORKED_PROCESS`.
+//
+// # Safety
+//
+// `info` is null, or of a `dmr_column_info` of the size that it says.
+dmr_status dmr_column_describe(struct dmr_runtime *runtime,
+                               const struct dmr_column *column,
+                               struct dmr_column_info *info);
+
+// Writes the address of a buffer of a column, which is only read, to `address`, 0 for an absent
+// one, and its size to `bytes`, unless that is null.
+//
+// Errors: `DMR_STATUS_UNKNOWN_RUNTIME`; `DMR_STATUS_UNKNOWN_ADDRESS` for a handle that is no
+// column of the runtime; `DMR_STATUS_INVALID_ARGUMENT` for a null pointer and a number that no
+// buffer has; `DMR_STATUS_FORKED_PROCESS`.
+//
+// # Safety
+//
+// `address` is null, or the address of an address; `bytes` is null, or the address of a number.
+dmr_status dmr_column_buffer(struct dmr_runtime *runtime,
+                             const struct dmr_column *column,
+                             size_t index,
+                             dmr_address *address,
+                             uint64_t *bytes);
+
+// Writes a handle of a column below another one to `child`: the dictionary, if `index` is the
+// number of children. It shares the memory, and is destroyed apart.
+//
+// Errors: as `dmr_column_buffer`.
+//
+// # Safety
+//
+// `child` is null, or the address of a handle.
+dmr_status dmr_column_child(struct dmr_runtime *runtime,
+                            const struct dmr_column *column,
+                            size_t index,
+                            struct dmr_column **child);
+
+// Makes a stream wait for the work that reads of a column, and of all below it, must come after:
+// its producer's. Call it before you submit work that reads the column.
+//
+// Errors: `DMR_STATUS_UNKNOWN_RUNTIME`; `DMR_STATUS_UNKNOWN_ADDRESS` for a handle that is no
+// column of the runtime; `DMR_STATUS_UNSUPPORTED` if the runtime records no uses;
+// `DMR_STATUS_STREAM_MISUSE`; `DMR_STATUS_STREAM_CAPTURING`; `DMR_STATUS_DRIVER`;
+// `DMR_STATUS_FORKED_PROCESS`.
+//
+// # Safety
+//
+// `stream` is null or a stream that was not destroyed.
+dmr_status dmr_column_wait(struct dmr_runtime *runtime,
+                           const struct dmr_column *column,
+                           void *stream);
+
+// Records that the work which was submitted to a stream so far reads a column, and all below it:
+// its memory is released after that work.
+//
+// Errors: as `dmr_column_wait`.
+//
+// # Safety
+//
+// `stream` is null or a stream that was not destroyed.
+dmr_status dmr_column_record_read(struct dmr_runtime *runtime,
+                                  const struct dmr_column *column,
+                                  void *stream);
+
+// Destroys a handle of a column. Its memory is freed, or its array released, after the recorded
+// uses, once no other handle and no export has it.
+//
+// Errors: `DMR_STATUS_UNKNOWN_RUNTIME`; `DMR_STATUS_UNKNOWN_ADDRESS` for a handle that is no
+// column of the runtime; `DMR_STATUS_FORKED_PROCESS`.
+dmr_status dmr_column_destroy(struct dmr_runtime *runtime, struct dmr_column *column);
 
 // Allocates a tensor in C order for work on `stream`, and writes its handle to `tensor`. Its
 // content is undefined. The type is one of DLPack, whose elements fill whole bytes.

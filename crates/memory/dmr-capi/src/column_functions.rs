@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use dmr_arrow::{ColumnParts, ExportedColumn};
+use dmr::dmr_arrow::{ColumnParts, ExportedColumn};
 
 use crate::columns::{ColumnInfo, utf8};
 use crate::config;

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dmr::DeviceRuntime;
+use dmr::dmr_arrow::{
+    ArrowColumn, ArrowDeviceArray, ArrowSchema, ColumnImportError, ExportedColumn,
+};
 use dmr::dmr_core::StreamId;
-use dmr_arrow::{ArrowColumn, ArrowDeviceArray, ArrowSchema, ExportedColumn, ImportError};
 
 use crate::runtime::recorder;
 use crate::status::{Failure, Outcome, Status};
@@ -110,7 +112,7 @@ impl Columns {
         match unsafe { ArrowColumn::import(gpu, stream, taken, of) } {
             Ok(column) => Ok(self.add(column)),
             Err(refused) => {
-                let ImportError { error, array: back, schema: of, .. } = *refused;
+                let ColumnImportError { error, array: back, schema: of, .. } = *refused;
                 // SAFETY: both places are marked as released.
                 unsafe { back.give(array) };
                 // SAFETY: as above.

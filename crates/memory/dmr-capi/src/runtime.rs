@@ -3,6 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use dmr::dmr_arrow::{
+    ArrowColumn, ArrowDeviceArray, ArrowSchema, ColumnBuffer, ColumnParts, ExportedColumn,
+};
 use dmr::dmr_buffer::DeviceBuffer;
 use dmr::dmr_core::error::DeallocateError;
 use dmr::dmr_core::{AllocTag, DeviceBlock, StreamId};

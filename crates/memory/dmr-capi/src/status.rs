@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::fmt::Display;
 
+use dmr::dmr_arrow::ColumnError;
 use dmr::dmr_buffer::BufferError;
 use dmr::dmr_core::ResourceError;
 use dmr::dmr_core::error::{SizeProblem, StreamProblem};
@@ -224,9 +225,11 @@ impl From<ColumnError> for Failure {
         match error {
             ColumnError::Resource(error) => error.into(),
             ColumnError::Buffer(error) => error.into(),
-            ColumnError::Launch(LaunchError::Prepare(error)) => error.into(),
-            ColumnError::Launch(LaunchError::Enqueue { error, .. }) => error.into(),
-            ColumnError::Launch(error) => Self::new(Status::Other, error.to_string()),
+            ColumnError::Launch(error) => match *error {
+                LaunchError::Prepare(error) => error.into(),
+                LaunchError::Enqueue { error, .. } => error.into(),
+                error => Self::new(Status::Other, error.to_string()),
+            },
             error => Self::new(Status::InvalidArgument, error.to_string()),
         }
     }

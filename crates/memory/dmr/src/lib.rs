@@ -140,6 +140,8 @@ pub use dmr_buffer::bytemuck;
 pub use cudarc;
 #[cfg(feature = "dmr-adaptors")]
 pub use dmr_adaptors;
+#[cfg(feature = "arrow")]
+pub use dmr_arrow;
 pub use dmr_buffer;
 pub use dmr_core;
 #[cfg(feature = "async")]

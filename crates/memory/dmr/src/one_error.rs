@@ -80,6 +80,12 @@ pub enum Error {
     #[error(transparent)]
     Spill(Box<dmr_spill::SpillError>),
 
+    /// A column of Arrow that was not imported, made or exported. Structs of another library that
+    /// were not imported were released.
+    #[cfg(feature = "arrow")]
+    #[error(transparent)]
+    Column(Box<dmr_arrow::ColumnError>),
+
     /// A tensor that was not imported. It is its caller's.
     #[cfg(feature = "dlpack")]
     #[error(transparent)]
@@ -232,6 +238,12 @@ impl Error {
                 }
                 _ => None,
             },
+            #[cfg(feature = "arrow")]
+            Self::Column(error) => match &**error {
+                dmr_arrow::ColumnError::Resource(error) => Some(error),
+                dmr_arrow::ColumnError::Buffer(error) => of_buffer(error),
+                _ => None,
+            },
             #[cfg(feature = "dlpack")]
             Self::Import(error) => match &**error {
                 dmr_dlpack::ImportError::Resource(error) => Some(error),
@@ -299,6 +311,8 @@ from! {
     Release(ReleaseError);
     Destroy(DestroyError);
     Buffer(BufferError);
+    #[cfg(feature = "arrow")]
+    Column(dmr_arrow::ColumnError);
     #[cfg(feature = "dlpack")]
     Import(dmr_dlpack::ImportError);
     #[cfg(feature = "dlpack")]
@@ -375,6 +389,13 @@ impl<T: std::fmt::Debug> From<Box<AdoptSliceError<T>>> for Error {
     fn from(refused: Box<AdoptSliceError<T>>) -> Self {
         let message = refused.to_string();
         NotHandedOver { message, error: refused.error }.into()
+    }
+}
+
+#[cfg(feature = "arrow")]
+impl From<Box<dmr_arrow::ColumnImportError>> for Error {
+    fn from(refused: Box<dmr_arrow::ColumnImportError>) -> Self {
+        Self::Column(Box::new(refused.error))
     }
 }
 

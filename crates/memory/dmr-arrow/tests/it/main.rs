@@ -2,9 +2,9 @@
 
 #![allow(unsafe_code, reason = "passes C structs")]
 
-mod k1_round_trip;
-mod k2_import;
-mod k3_export;
+mod f6_f7_round_trip;
+mod f6_import;
+mod f7_export;
 mod random;
 #[path = "../support/mod.rs"]
 mod support;

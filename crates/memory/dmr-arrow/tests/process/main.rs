@@ -2,8 +2,8 @@
 
 #![allow(unsafe_code, reason = "passes C structs, forks, counts the memory of the host")]
 
-mod k3_forked_child;
-mod k4_malformed;
+mod f6_malformed;
+mod f7_forked_child;
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "some is for the other tests")]
 mod support;

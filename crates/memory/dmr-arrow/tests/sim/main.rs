@@ -2,8 +2,8 @@
 
 #![allow(unsafe_code, reason = "passes C structs")]
 
-mod k2_failures;
-mod k2_refused_fields;
-mod k3_orders;
+mod f6_f7_failures;
+mod f6_f7_orders;
+mod f6_refused_fields;
 #[path = "../support/mod.rs"]
 mod support;

@@ -34,10 +34,14 @@ impl Built {
 
     /// Compiles the program as a language, which refuses each warning.
     fn compile(&self, compiler: &str, flags: &[&str]) -> PathBuf {
-        let program = self.path("program");
+        self.compile_of("program", compiler, flags)
+    }
+
+    fn compile_of(&self, name: &str, compiler: &str, flags: &[&str]) -> PathBuf {
+        let program = self.path(name);
         let mut compile = Command::new(compiler);
         compile.args(flags).args(["-Wall", "-Wextra", "-Werror", "-Iinclude"]);
-        compile.arg("tests/c/program.c").arg("-o").arg(&program);
+        compile.arg(format!("tests/c/{name}.c")).arg("-o").arg(&program);
         compile.arg("-L").arg(self.folder.path()).args(["-ldmr_capi", "-ldl", "-pthread"]);
         let output = compile.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -110,4 +114,27 @@ fn the_log_is_complete_at_the_end_of_a_program_that_destroys_nothing() {
     is_good(&built.run(Command::new(program).arg("log").arg(&path), None));
     let log = std::fs::read_to_string(path).unwrap();
     assert_eq!(log.matches("12345").count(), 2, "{log}");
+}
+
+#[test]
+fn c10_columns_go_from_and_to_a_program_in_c() {
+    let built = Built::new();
+    let program = built.compile_of("arrow", &compiler(), &C);
+    for policy in ["eager", "lazy", "random"] {
+        let output = built.run(&mut Command::new(&program), Some(policy));
+        is_good(&output);
+        assert!(output.stderr.is_empty(), "{policy}: {output:?}");
+    }
+}
+
+#[test]
+fn c10_without_the_events_there_is_a_race_each_way() {
+    let built = Built::new();
+    let program = built.compile_of("arrow", &compiler(), &C);
+    for mode in ["unordered", "early"] {
+        let output = built.run(Command::new(&program).arg(mode), Some("lazy"));
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(66), "{mode}: {text}");
+        assert!(text.contains("read-after-write race"), "{mode}: {text}");
+    }
 }

@@ -5,6 +5,7 @@
 
 mod support;
 
+mod c10_columns;
 mod c1_errors;
 mod c2_versions;
 mod c3_order;

@@ -1,4 +1,4 @@
-//! K2: each field that can be checked is, and the error has its name and the path to it.
+//! F6: each field that can be checked is, and the error has its name and the path to it.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -65,7 +65,7 @@ fn refuse_then(
     let refused = refused.expect_err(expected);
     let text = refused.error.to_string();
     let is_of_a_field = matches!(refused.error, ColumnError::Invalid { .. });
-    let dmr_arrow::ImportError { array, schema, .. } = *refused;
+    let dmr_arrow::ColumnImportError { array, schema, .. } = *refused;
     std::mem::forget((array, schema));
     restore();
     let mut kept = kept;

@@ -1,6 +1,6 @@
-//! K2: what is imported is ordered after its producer, tracked, and released once.
+//! F6: what is imported is ordered after its producer, tracked, and released once.
 
-use dmr_arrow::{ArrowColumn, ColumnError, ImportError};
+use dmr_arrow::{ArrowColumn, ColumnError, ColumnImportError};
 use dmr_buffer::DeviceBuffer;
 use dmr_core::ResourceError;
 use dmr_launch::LaunchRecorder;
@@ -124,10 +124,10 @@ fn a_refused_column_is_in_the_error_and_can_be_imported_again() {
     // SAFETY: the structs are as the specification says, except for the device.
     let refused = unsafe { ArrowColumn::import(&gpu, home.id(), array, schema) }.unwrap_err();
     assert!(refused.to_string().contains("ArrowDeviceArray.device_id is "), "{refused}");
-    let ImportError { array, schema, .. } = *refused;
+    let ColumnImportError { array, schema, .. } = *refused;
     assert!(!array.is_released() && !schema.is_released());
     assert_eq!((producer.releases.arrays(), producer.releases.schemas()), (0, 0));
-    let (mut array, schema) = crate::support::given(array, schema);
+    let (mut array, schema) = crate::support::consumer::given(array, schema);
     array.device_id -= 1;
     let mut schema = schema;
     let (array, schema) = taken(&mut array, &mut schema);

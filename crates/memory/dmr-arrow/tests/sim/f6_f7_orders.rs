@@ -1,4 +1,4 @@
-//! K2, K3: the waits are needed, and what cannot wait ends no capture.
+//! F6, F7: the waits are needed, and what cannot wait ends no capture.
 
 use cudarc::driver::sys::CUstreamCaptureMode;
 use dmr_arrow::ArrowColumn;
@@ -7,7 +7,8 @@ use dmr_core::DeviceMemoryResource;
 use dmr_streams::DeviceContext;
 use dmr_testkit::Rig;
 
-use crate::support::{Gpu, Producer, Spec, given, read, release, taken};
+use crate::support::consumer::{given, read, release};
+use crate::support::{Gpu, Producer, Spec, taken};
 
 fn numbers() -> Spec {
     Spec {

@@ -1,4 +1,4 @@
-//! K4: malformed structs are refused in bounded memory, and released once.
+//! F6: malformed structs are refused in bounded memory, and released once.
 //!
 //! `DMR_ARROW_MALFORMED` is their number.
 
@@ -91,6 +91,7 @@ const TREE: &[(&str, usize, &[usize])] = &[
 
 const ROWS: i64 = 3;
 
+#[allow(clippy::vec_box, reason = "the structs have the addresses of others")]
 fn tree(memory: u64) -> Vec<Box<Node>> {
     let at = ptr::with_exposed_provenance::<c_void>(memory as usize);
     let node = |&(format, n_buffers, children): &(&str, usize, &[usize])| {
@@ -254,6 +255,7 @@ fn change(rng: &mut Rng, nodes: &mut [Box<Node>], root: &mut DeviceArray) {
 static mut NO_EVENT: *mut c_void = ptr::null_mut();
 
 #[test]
+#[allow(clippy::print_stdout, reason = "the figures of a long run")]
 fn malformed_structs_are_refused_in_bounded_memory_and_released_once() {
     let count: usize =
         std::env::var("DMR_ARROW_MALFORMED").ok().and_then(|it| it.parse().ok()).unwrap_or(20_000);

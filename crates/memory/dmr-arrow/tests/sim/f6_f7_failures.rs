@@ -1,12 +1,13 @@
-//! K2, K3: whichever driver call fails, an array is released once, and nothing is lost.
+//! F6, F7: whichever driver call fails, an array is released once, and nothing is lost.
 
-use dmr_arrow::{ArrowColumn, ExportedColumn, ImportError};
+use dmr_arrow::{ArrowColumn, ColumnImportError, ExportedColumn};
 use dmr_buffer::failures::take_drop_failures;
 use dmr_core::DeviceMemoryResource;
 use dmr_streams::DeviceContext;
 use dmr_testkit::Rig;
 
-use crate::support::{Gpu, Producer, Spec, assert_same, taken};
+use crate::support::consumer::assert_same;
+use crate::support::{Gpu, Producer, Spec, taken};
 
 const UNKNOWN: i32 = 999;
 
@@ -46,7 +47,7 @@ fn import(gpu: &Gpu, producer: &Producer, on: dmr_core::StreamId, spec: &Spec) -
         match unsafe { ArrowColumn::import(gpu, on, array, schema) } {
             Ok(column) => return column,
             Err(refused) => {
-                let ImportError { array: back, schema: of, .. } = *refused;
+                let ColumnImportError { array: back, schema: of, .. } = *refused;
                 assert!(!back.is_released() && !of.is_released());
                 assert_eq!(producer.releases.arrays(), 0);
                 array = back;
@@ -83,7 +84,7 @@ fn a_column_whose_import_fails_at_any_step_is_released_once() {
         let imported = imported.or_else(|refused| {
             steps += 1;
             assert_eq!((producer.releases.arrays(), producer.releases.schemas()), (0, 0));
-            let ImportError { array, schema, .. } = *refused;
+            let ColumnImportError { array, schema, .. } = *refused;
             // SAFETY: as above.
             unsafe { ArrowColumn::import(&gpu, home.id(), array, schema) }
         });

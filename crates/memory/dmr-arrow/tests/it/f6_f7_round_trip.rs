@@ -1,4 +1,4 @@
-//! K1, K2, K3: columns of every type come from another library and go to one as they are.
+//! F6, F7: columns of every type come from another library and go to one as they are.
 
 use dmr_arrow::{ArrowColumn, ColumnBuffer, ColumnParts};
 use dmr_buffer::DeviceBuffer;
@@ -7,7 +7,8 @@ use dmr_testkit::Rig;
 use fastrand::Rng;
 
 use crate::random::{column, normal};
-use crate::support::{Gpu, Producer, Spec, assert_same, given, read, release, taken};
+use crate::support::consumer::{assert_same, given, read, release};
+use crate::support::{Gpu, Producer, Spec, taken};
 
 /// The number of trees, unless `DMR_ARROW_TREES` says otherwise.
 fn trees() -> u64 {

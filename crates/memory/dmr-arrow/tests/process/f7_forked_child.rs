@@ -1,4 +1,4 @@
-//! K3: in a forked child a release does nothing, and reaches no driver.
+//! F7: in a forked child a release does nothing, and reaches no driver.
 
 use dmr_arrow::{ArrowColumn, ExportedColumn};
 use dmr_buffer::DeviceBuffer;

@@ -1,4 +1,4 @@
-//! K3: what is exported comes after all recorded uses, and its memory is freed once, after the work
+//! F7: what is exported comes after all recorded uses, and its memory is freed once, after the work
 //! of the consumer.
 
 use cudarc::driver::result;
@@ -8,7 +8,8 @@ use dmr_core::DeviceMemoryResource;
 use dmr_streams::DeviceContext;
 use dmr_testkit::{HeldStream, Rig};
 
-use crate::support::{DeviceArray, Gpu, given, release};
+use crate::support::consumer::{given, release};
+use crate::support::{DeviceArray, Gpu};
 
 fn values_of(array: &DeviceArray) -> u64 {
     // SAFETY: a column of numbers has two buffers.
@@ -76,7 +77,7 @@ fn a_release_waits_for_the_work_of_the_consumer() {
     })
     .join()
     .unwrap();
-    release(Box::new(released()), schema);
+    release(released(), schema);
     // The memory is used again: a race, if the copy was not waited for.
     let again = DeviceBuffer::<u32>::zeroed(&gpu, &home, 1 << 16).unwrap();
     drop(again);
@@ -87,17 +88,17 @@ fn a_release_waits_for_the_work_of_the_consumer() {
 }
 
 /// A struct that is passed to another thread.
-struct Sendable(Box<DeviceArray>);
+struct Sendable(DeviceArray);
 
 // SAFETY: the specification allows a release on any thread.
 unsafe impl Send for Sendable {}
 
-fn schema_of_nothing() -> Box<crate::support::Schema> {
+fn schema_of_nothing() -> crate::support::Schema {
     given(dmr_arrow::ArrowDeviceArray::released(), dmr_arrow::ArrowSchema::released()).1
 }
 
 fn released() -> DeviceArray {
-    *given(dmr_arrow::ArrowDeviceArray::released(), dmr_arrow::ArrowSchema::released()).0
+    given(dmr_arrow::ArrowDeviceArray::released(), dmr_arrow::ArrowSchema::released()).0
 }
 
 #[test]
