@@ -43,8 +43,11 @@ pub(crate) struct Theirs {
 impl Theirs {
     pub(crate) fn new(rig: &Rig, bytes: usize, drops: &Arc<AtomicUsize>) -> Self {
         rig.device().bind().expect("the context");
-        // SAFETY: the context is current.
-        let ptr = unsafe { result::malloc_sync(bytes) }.expect("memory");
+        let legacy = std::ptr::null_mut();
+        // SAFETY: the context is current; null is the legacy default stream.
+        let ptr = unsafe { result::malloc_async(legacy, bytes) }.expect("memory");
+        // SAFETY: as above.
+        unsafe { result::stream::synchronize(legacy) }.expect("the allocation");
         Self { ptr, device: rig.device().clone(), drops: Arc::clone(drops) }
     }
 
@@ -62,8 +65,9 @@ impl Drop for Theirs {
         self.drops.fetch_add(1, Ordering::SeqCst);
         // Fails on a lost device.
         if self.device.bind().is_ok() {
+            // Does not wait: a free in the middle of a use is a finding, and no deadlock.
             // SAFETY: allocated by `new`, and freed once: a second drop is a finding.
-            let freed = unsafe { result::free_sync(self.ptr) };
+            let freed = unsafe { result::free_async(self.ptr, std::ptr::null_mut()) };
             // A test may make it fail.
             let _ = freed;
         }
