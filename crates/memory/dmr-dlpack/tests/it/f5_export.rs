@@ -81,6 +81,8 @@ fn the_memory_is_freed_after_the_work_of_the_consumer_on_any_thread() {
     let exported =
         ours.export::<DLManagedTensorVersioned>(Consumer::Stream(consumer.id())).unwrap();
     let raw = exported.tensor.into_raw();
+    // The use that the export has recorded is done.
+    rig.streams().synchronize(consumer.id()).unwrap();
     let held = HeldStream::hold(rig.streams(), &consumer);
     // SAFETY: it is ours.
     let at = unsafe { (*raw).tensor() }.data as u64;
@@ -97,6 +99,7 @@ fn the_memory_is_freed_after_the_work_of_the_consumer_on_any_thread() {
     .join()
     .unwrap();
     assert_eq!(context.resource().usage().live, 0);
+    context.resource().try_reap().unwrap();
     assert_eq!(context.resource().usage().retired, 1 << 12, "the consumer is not done");
     held.release();
     drop(held);
