@@ -68,6 +68,12 @@ impl<'b> Pickle<'b> {
         str::from_utf8(&self.bytes[start..end]).ok()
     }
 
+    fn is_text(&self, value: Value, text: &str) -> bool {
+        let Value::Text(row) = value else { return false };
+        let Span { start, end } = self.texts[row as usize];
+        self.bytes[start..end] == *text.as_bytes()
+    }
+
     /// Returns the values of a list or a tuple; none for another value.
     pub(crate) fn list(&self, value: Value) -> &[Value] {
         match value {
@@ -81,7 +87,7 @@ impl<'b> Pickle<'b> {
         let Value::Dict(dict) = value else { return None };
         let items = self.dicts[dict as usize].iter();
         // The last one counts, as in Python.
-        items.rev().find(|item| self.text(item.key) == Some(key)).map(|item| item.value)
+        items.rev().find(|item| self.is_text(item.key, key)).map(|item| item.value)
     }
 
     /// Returns a whole number of a dictionary; 0 if it is missing or negative.
