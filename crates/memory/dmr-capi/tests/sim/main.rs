@@ -6,6 +6,7 @@
 mod support;
 
 mod c10_columns;
+mod c11_recordings;
 mod c1_errors;
 mod c2_versions;
 mod c3_order;
@@ -14,5 +15,4 @@ mod c5_nothing_is_lost;
 mod c6_threads_and_forks;
 mod c7_reports;
 mod c8_spilling;
-mod c9_recordings;
 mod c9_tensors;

@@ -1,4 +1,4 @@
-//! C9: a recording of the C interface has the blocks of the program.
+//! C11: a recording of the C interface has the blocks of the program.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
