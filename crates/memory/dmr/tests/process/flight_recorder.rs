@@ -5,84 +5,23 @@
 #![allow(unsafe_code, reason = "captures")]
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use dmr::dmr_adaptors::budget::Budget;
 use dmr::dmr_core::{Access, BlockUse};
 use dmr::dmr_graphs::CaptureOptions;
-use dmr::dmr_recorder::{RecorderConfig, stop, stream_number, write_recording_to};
+use dmr::dmr_recorder::{RecorderConfig, stream_number};
 use dmr::prelude::*;
 use dmr::report::WhyStranded;
 use dmr::{DeviceRuntimeBuilder, Error};
-use dmr_recording::{Block, Event, Reader, Record, RegionState, SpanChange, SpillDirection};
+use dmr_recording::{Block, Event, RegionState, SpanChange, SpillDirection};
 use dmr_testkit::Rig;
+
+use crate::recordings::{Read, Recording};
 
 const MIB: usize = 1 << 20;
 const WEIGHTS: AllocTag = AllocTag::new("weights");
 const CACHE: AllocTag = AllocTag::new("cache");
-
-static ONE: Mutex<()> = Mutex::new(());
-
-struct Recording(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
-
-impl Recording {
-    fn begin() -> Self {
-        Self(ONE.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl Drop for Recording {
-    fn drop(&mut self) {
-        stop();
-    }
-}
-
-/// The records of one stream pool.
-struct Read {
-    records: Vec<Record>,
-    texts: Vec<String>,
-}
-
-impl Read {
-    fn of(file: &[u8]) -> Self {
-        let mut reader = Reader::new(file).unwrap();
-        let records = reader.by_ref().collect::<Result<Vec<_>, _>>().unwrap();
-        let ids = (0..=reader.texts() as u32).map(dmr_recording::StringId);
-        let texts = ids.map(|id| reader.text(id).to_owned()).collect();
-        Self { records, texts }
-    }
-
-    fn now() -> Self {
-        let mut file = Vec::new();
-        write_recording_to(&mut file).unwrap();
-        Self::of(&file)
-    }
-
-    fn in_folder(folder: &Path, why: &str) -> Vec<Self> {
-        let mut paths: Vec<_> =
-            std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-        paths.sort();
-        let is_it = |path: &&std::path::PathBuf| path.to_string_lossy().contains(why);
-        paths.iter().filter(is_it).map(|path| Self::of(&std::fs::read(path).unwrap())).collect()
-    }
-
-    fn text(&self, id: dmr_recording::StringId) -> &str {
-        &self.texts[id.0 as usize]
-    }
-
-    fn count(&self, is_it: impl Fn(&Self, &Record) -> bool) -> usize {
-        self.records.iter().filter(|record| is_it(self, record)).count()
-    }
-
-    fn regions(&self, tag: AllocTag) -> Vec<dmr_recording::Region> {
-        let region = |record: &Record| match record.event {
-            Event::Region(region) if self.text(region.tag) == tag.name() => Some(region),
-            _ => None,
-        };
-        self.records.iter().filter_map(region).collect()
-    }
-}
 
 fn builder(rig: &Rig) -> DeviceRuntimeBuilder {
     DeviceRuntime::builder(rig.ordinal()).backend(Backend::Pool)
