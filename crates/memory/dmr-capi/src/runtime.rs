@@ -12,9 +12,6 @@ use dmr::dmr_core::{AllocTag, DeviceBlock, StreamId};
 use dmr::dmr_launch::LaunchRecorder;
 use dmr::dmr_streams::TrackedMemory;
 use dmr::{DeviceRuntime, ShutdownError};
-use dmr_arrow::{
-    ArrowColumn, ArrowDeviceArray, ArrowSchema, ColumnBuffer, ColumnParts, ExportedColumn,
-};
 
 use crate::columns::Columns;
 use crate::spill::{self, Spillables};

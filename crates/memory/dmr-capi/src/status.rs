@@ -11,7 +11,6 @@ use dmr::dmr_launch::{LaunchError, PrepareError};
 use dmr::dmr_spill::SpillError;
 use dmr::dmr_streams::DeviceError;
 use dmr::{RuntimeError, ShutdownError};
-use dmr_arrow::ColumnError;
 
 /// The result of a call. The numbers are stable: a later version may add some, and changes none.
 ///
