@@ -19,7 +19,7 @@ pub(crate) fn run() -> Result<(), Failure> {
 const WITH_FEATURE: &[&str] = &["dmr", "dmr-buffer", "dmr-graphs", "dmr-launch", "dmr-streams"];
 
 /// The other features of `dmr` in which a type could be named.
-const FEATURES: &str = "dmr/budget,dmr/callbacks,dmr/debug-guard,dmr/logging,dmr/pool,dmr/shared,dmr/spill,dmr/statistics";
+const FEATURES: &str = "dmr/arrow,dmr/budget,dmr/callbacks,dmr/debug-guard,dmr/dlpack,dmr/logging,dmr/pool,dmr/shared,dmr/spill,dmr/statistics";
 
 /// Builds the documentation of these crates without the feature, beside that of cudarc, and finds
 /// the pages with a link to one of cudarc's types.
