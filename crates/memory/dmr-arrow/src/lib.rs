@@ -7,7 +7,7 @@
 //! | module | what it contains |
 //! | --- | --- |
 //! | [`abi`] | [`ArrowSchema`], [`ArrowArray`], [`ArrowDeviceArray`]: the structs, and their release |
-//! | [`column`] | [`ArrowColumn`] and its buffers; [`Primitive`], the types of elements |
+//! | [`mod@column`] | [`ArrowColumn`] and its buffers; [`Primitive`], the types of elements |
 //! | [`parts`] | [`ColumnParts`], of which a column is made |
 //! | [`mod@format`] | [`Format`](format::Format), the types of columns |
 //! | [`error`] | [`ColumnError`], [`ColumnImportError`] |
