@@ -247,8 +247,12 @@ impl<M: AdoptedMemory> DeviceMemoryResource for AdoptedBlocks<M> {
         self.table()?.reap(Patience::Wait)
     }
 
+    /// Returns what has left the reserved bytes: none of memory that is not freed in order, which
+    /// leaves them when its block is deallocated.
     fn trim_to(&self, _: u64) -> ResourceResult<u64> {
-        self.try_reap()
+        let before = self.usage().reserved;
+        self.try_reap()?;
+        Ok(before.saturating_sub(self.usage().reserved))
     }
 
     fn use_tracking(&self) -> Option<&dyn UseTracking> {

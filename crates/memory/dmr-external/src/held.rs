@@ -113,8 +113,7 @@ impl<M: AdoptedMemory> Held<M> {
     pub(crate) fn retire(&self, block: BlockId) {
         let mut held = self.memory();
         let bytes = held.live.get(&block.generation().get()).map_or(0, |it| it.bytes() as u64);
-        held.usage.live -= bytes;
-        held.usage.retired += bytes;
+        held.count_retired(bytes);
     }
 
     /// Removes the memory of a block, so that no lock is held while the driver is called.
@@ -159,8 +158,7 @@ impl<M: AdoptedMemory> Held<M> {
             Waiting { waits: SmallVec::new(), events: Arc::clone(&events), after, block, memory };
         let mut held = self.memory();
         if !was_retired {
-            held.usage.live -= bytes;
-            held.usage.retired += bytes;
+            held.count_retired(bytes);
         }
         held.waiting.insert(generation, waiting);
         drop(held);
@@ -277,12 +275,24 @@ pub(crate) struct PendingUses {
     pub(crate) events: Events,
 }
 
-impl<M> Memory<M> {
+impl<M: AdoptedMemory> Memory<M> {
+    /// Counts live bytes as retired. Memory that a thread may end at any time counts as reserved no
+    /// longer, so that what is reserved changes in calls only.
+    fn count_retired(&mut self, bytes: u64) {
+        self.usage.live -= bytes;
+        self.usage.retired += bytes;
+        if !M::IS_FREED_IN_ORDER {
+            self.usage.reserved -= bytes;
+        }
+    }
+
     fn count_ended(&mut self, bytes: u64, was_retired: bool) {
         let usage = &mut self.usage;
         let of = if was_retired { &mut usage.retired } else { &mut usage.live };
         *of -= bytes;
-        usage.reserved -= bytes;
+        if M::IS_FREED_IN_ORDER || !was_retired {
+            usage.reserved -= bytes;
+        }
         usage.total_freed += bytes;
     }
 }
