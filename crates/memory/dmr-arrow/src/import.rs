@@ -69,8 +69,8 @@ impl ArrowColumn {
         };
         let device_type = array.device_type;
         // SAFETY: the caller's obligation; it is not released.
-        let own = unsafe { own_buffers(&array.array, context.streams()) }.unwrap_or_default();
-        if plan.is_of(&own) {
+        let own = unsafe { own_buffers(&array.array, context.streams()) };
+        if let Some(own) = own.filter(|own| plan.is_of(own)) {
             let share = |ptr, _| own.iter().find(|it| it.device_ptr() == ptr).cloned();
             return Ok(column_of(plan, &share));
         }
@@ -366,7 +366,7 @@ fn about(error: ResourceError, plan: &Plan, start: u64) -> ColumnError {
 }
 
 impl Plan {
-    /// Returns whether there are buffers here, and each is one of these.
+    /// Returns whether each buffer is one of these.
     fn is_of(&self, own: &[ColumnBuffer]) -> bool {
         let is_own = |it: &PlannedBuffer| {
             let is_it = |own: &ColumnBuffer| {
@@ -377,7 +377,7 @@ impl Plan {
         let all = self.walk(&Path::Root, &mut |plan, _| {
             if plan.buffers.iter().all(is_own) { Ok(()) } else { Err(()) }
         });
-        !own.is_empty() && all.is_ok()
+        all.is_ok()
     }
 }
 

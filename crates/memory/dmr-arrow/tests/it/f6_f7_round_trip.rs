@@ -2,7 +2,9 @@
 
 use dmr_arrow::{ArrowColumn, ColumnBuffer, ColumnParts};
 use dmr_buffer::DeviceBuffer;
-use dmr_streams::StreamLease;
+use dmr_core::DeviceMemoryResource;
+use dmr_external::ForeignBlocks;
+use dmr_streams::{DeviceContext, StreamLease};
 use dmr_testkit::Rig;
 use fastrand::Rng;
 
@@ -67,6 +69,11 @@ fn random_columns_of_own_buffers_go_to_another_library_and_back() {
         // SAFETY: as they were exported.
         let back = unsafe { ArrowColumn::import(&gpu, home.id(), back, of) }.unwrap();
         assert_same(&back, &expected, home.id());
+        assert_eq!(
+            ForeignBlocks::of(&gpu).resource().usage().total_allocated,
+            0,
+            "nothing is adopted"
+        );
         for (own, back) in own.buffers().iter().zip(back.buffers()) {
             let address = |it: &Option<ColumnBuffer>| it.as_ref().map(ColumnBuffer::device_ptr);
             assert_eq!(address(own), address(back));

@@ -2,8 +2,10 @@
 
 use dmr_arrow::{ArrowColumn, ColumnError, ColumnImportError};
 use dmr_buffer::DeviceBuffer;
-use dmr_core::ResourceError;
+use dmr_core::{DeviceMemoryResource, ResourceError};
+use dmr_external::ForeignBlocks;
 use dmr_launch::LaunchRecorder;
+use dmr_streams::DeviceContext;
 use dmr_testkit::{HeldStream, Rig};
 
 use crate::support::{Gpu, Producer, Spec, taken};
@@ -99,6 +101,11 @@ fn buffers_that_overlap_are_one_block() {
     let (array, schema) = taken(&mut array, &mut schema);
     // SAFETY: the structs are as the specification says.
     let column = unsafe { ArrowColumn::import(&gpu, home.id(), array, schema) }.unwrap();
+    assert_eq!(
+        ForeignBlocks::of(&gpu).resource().usage().live,
+        16,
+        "the first child's bytes, once"
+    );
     let mut launch = LaunchRecorder::new_strict(&other);
     for child in column.children() {
         launch.read(&child.values::<i32>().unwrap().unwrap());

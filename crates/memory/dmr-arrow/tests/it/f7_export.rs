@@ -201,7 +201,15 @@ fn parts_that_do_not_belong_together_are_refused_by_their_names() {
         children: vec![child.clone()],
         ..ColumnParts::default()
     };
+    let short = ColumnParts {
+        format: "+l".into(),
+        length: 2,
+        buffers: vec![None, buffer(8)],
+        children: vec![child.clone()],
+        ..ColumnParts::default()
+    };
     for (parts, field) in [
+        (short, "ColumnParts.buffers[1] has 8 bytes: the rows need 12"),
         (numbers(11), "ColumnParts.buffers[1] has 40 bytes: the rows need 44"),
         (ColumnParts { offset: 1, ..numbers(10) }, "ColumnParts.buffers[1]"),
         (ColumnParts { null_count: Some(11), ..numbers(10) }, "ColumnParts.null_count"),

@@ -1,7 +1,7 @@
 //! F6, F7: the waits are needed, and what cannot wait ends no capture.
 
 use cudarc::driver::sys::CUstreamCaptureMode;
-use dmr_arrow::ArrowColumn;
+use dmr_arrow::{ArrowColumn, ColumnParts};
 use dmr_buffer::DeviceBuffer;
 use dmr_core::DeviceMemoryResource;
 use dmr_streams::DeviceContext;
@@ -52,11 +52,25 @@ fn export(rig: &Rig, waits: bool) -> String {
     let other = rig.stream();
     let mut values = DeviceBuffer::<u8>::zeroed(&gpu, &home, 64).unwrap();
     values.fill(9, &home).unwrap();
-    let exported = ArrowColumn::of("x", values).export(&gpu, &other).unwrap();
+    // The event is for the buffers of the whole tree.
+    let parts = ColumnParts {
+        format: "+s".into(),
+        length: 64,
+        buffers: vec![None],
+        children: vec![ArrowColumn::of("x", values)],
+        ..ColumnParts::default()
+    };
+    let exported = ArrowColumn::new(parts).unwrap().export(&gpu, &other).unwrap();
     let (array, schema) = given(exported.array, exported.schema);
     let consumer = rig.device().context().new_stream().unwrap();
-    let mut expected = numbers();
-    expected.name = "x".into();
+    let child = Spec { name: "x".into(), ..numbers() };
+    let expected = Spec {
+        format: "+s".into(),
+        length: 64,
+        buffers: vec![None],
+        children: vec![child],
+        ..Spec::default()
+    };
     let found = read(&consumer, &array, &schema, &expected, waits);
     if waits {
         assert_eq!(found, expected);
