@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn the_layers_may_stand_on_each_other_and_test_with_the_simulator() {
-        let needed = [normal("dmr-core"), normal("dmr-shared-limit")];
+        let needed = ["dmr-core", "dmr-recorder", "dmr-shared-limit"].map(normal);
         let tests = [dev("dmr-sim"), dev("dmr-testkit"), dev("dmr-pool"), dev("dmr-adaptors")];
         let others = [dependency("cudarc", None, "^0.19")];
         let adaptors = memory("dmr-adaptors", &[&needed[..], &tests, &others].concat());

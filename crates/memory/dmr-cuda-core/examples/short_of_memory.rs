@@ -33,18 +33,17 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let ballast = ballast()?;
     println!("{TIMES} times {} MiB in {} MiB, one at a time:", BYTES / MIB, free_bytes()? / MIB);
 
-    let zeroed = || cuda_core::DeviceBuffer::<u8>::zeroed(&stream, BYTES).map(drop).is_err();
-    report("cuda-core: DeviceBuffer::zeroed", count(zeroed));
-    report("cuda-async: ExecutionContext::alloc_async", count(|| is_refused(&stream)));
-    // What the driver's pool keeps is not free for others.
-    let pool = context.default_mem_pool().map_err(failed)?;
-    // SAFETY: the pool is alive; memory in use stays.
-    check(unsafe { cuda_core::sys::cuMemPoolTrimTo(pool.cu_pool(), 0) })?;
-
+    // First: a pool of cuda-async keeps memory, and no call of it returns that.
     let gpu = DeviceRuntime::try_get(0)?;
     let lease = gpu.streams().acquire()?;
     let ours = count(|| DeviceBuffer::<u8>::zeroed(gpu, &lease, BYTES).map(drop).is_err());
     report("dmr: DeviceBuffer::zeroed", ours);
+    gpu.resource().reap_pending()?;
+    gpu.resource().trim_to(0)?;
+
+    let zeroed = || cuda_core::DeviceBuffer::<u8>::zeroed(&stream, BYTES).map(drop).is_err();
+    report("cuda-core: DeviceBuffer::zeroed", count(zeroed));
+    report("cuda-async: ExecutionContext::alloc_async", count(|| is_refused(&stream)));
     drop(ballast);
     Ok(if ours == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

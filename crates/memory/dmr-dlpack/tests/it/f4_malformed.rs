@@ -115,7 +115,7 @@ fn random_number(random: &mut SplitMix64) -> i64 {
 fn random_tensors_are_imported_or_refused_in_bounded_memory() {
     let tensors = std::env::var("DMR_DLPACK_TENSORS")
         .map_or(DEFAULT_TENSORS, |number| number.parse().expect("DMR_DLPACK_TENSORS is a number"));
-    let rig = Rig::simulated();
+    let rig = Rig::new();
     let context = context(&rig);
     let home = rig.stream();
     let stream = Arc::clone(home.stream());

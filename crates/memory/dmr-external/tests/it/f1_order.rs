@@ -5,8 +5,8 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use dmr_core::ResourceError;
 use dmr_core::error::{AddressProblem, SizeProblem};
-use dmr_external::{ForeignMemory, Ready};
-use dmr_streams::DeviceContext;
+use dmr_external::{ForeignBlocks, ForeignMemory, Ready};
+use dmr_streams::{DeviceContext, StreamLease};
 use dmr_testkit::{HeldStream, Rig};
 
 use crate::support::{
@@ -29,12 +29,25 @@ impl SlowProducer {
     }
 }
 
+/// Fills and checks memory once: the driver loads kernels then, which waits for the device.
+fn load_kernels(rig: &Rig, blocks: &ForeignBlocks, home: &StreamLease) {
+    let drops = drops();
+    // SAFETY: the memory is the owner's, and not in use.
+    let adopted = unsafe { blocks.adopt(memory(rig, &drops), home.id(), Ready::Done, TAG) };
+    let block = adopted.unwrap();
+    fill(rig, blocks, &block, 1, home);
+    check(rig, blocks, &block, 1, home);
+    blocks.resource().deallocate(block).unwrap();
+    wait_for_drops(&drops, 1);
+}
+
 #[test]
 fn a_use_on_any_stream_finds_the_bytes_of_a_slow_producer() {
     let rig = Rig::new();
     let blocks = blocks(&rig);
     let home = rig.stream();
     let other = rig.stream();
+    load_kernels(&rig, &blocks, &home);
     for by_event in [false, true] {
         let drops = drops();
         let slow = SlowProducer::new(&rig);

@@ -362,7 +362,7 @@ fn a_report_says_who_holds_what_what_is_stranded_and_who_held_the_peak() {
 }
 
 #[test]
-fn a_device_that_a_call_finds_lost_is_written_with_the_call() {
+fn sim_a_device_that_a_call_finds_lost_is_written_with_the_call() {
     let _recording = Recording::begin();
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::simulated();
