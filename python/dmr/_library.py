@@ -224,6 +224,10 @@ class Library:
         if status != 0:
             raise self.error(status)
 
+    def address_of(self, name: str) -> int:
+        """Returns the address of a function, for other libraries to call."""
+        return ctypes.cast(getattr(self._loaded, name), c_void_p).value or 0
+
     def error(self, status: int) -> Error:
         """Returns the exception of a status, with the text of this thread's last error."""
         name = self._loaded.dmr_status_name(status).decode()

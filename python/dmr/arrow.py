@@ -293,37 +293,23 @@ def column(
 
 
 _python = ctypes.pythonapi
-_Destructor = ctypes.PYFUNCTYPE(None, c_void_p)
 _python.PyCapsule_New.argtypes = [c_void_p, c_char_p, c_void_p]
 _python.PyCapsule_New.restype = ctypes.py_object
 _python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, c_char_p]
 _python.PyCapsule_GetPointer.restype = c_void_p
-# As above, for an object that is being destroyed: no reference to it can be taken.
-_pointer_of_dying = ctypes.PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", _python))
-_name_of_dying = ctypes.PYFUNCTYPE(c_char_p, c_void_p)(("PyCapsule_GetName", _python))
-_Release = ctypes.CFUNCTYPE(None, c_void_p)
-
-# By address: the structs of capsules, and the names, which a capsule does not copy.
-_structs: dict[int, tuple[Structure, bytes]] = {}
-
-
-def _destroy(capsule: int) -> None:
-    name = _name_of_dying(capsule)
-    struct, _ = _structs.pop(_pointer_of_dying(capsule, name))
-    owner = struct.array if isinstance(struct, _DeviceArray) else struct
-    if owner.release:
-        _Release(owner.release)(ctypes.addressof(owner))
-
-
-_destructor = _Destructor(_destroy)
-# A capsule may outlive this module at the end of the process.
-_python.Py_IncRef(ctypes.py_object(_destructor))
+_malloc = ctypes.CDLL(None).malloc
+_malloc.argtypes = [c_size_t]
+_malloc.restype = c_void_p
 
 
 def _capsule(struct: Structure, name: bytes) -> object:
-    address = ctypes.addressof(struct)
-    _structs[address] = (struct, name)
-    return _python.PyCapsule_New(address, name, ctypes.cast(_destructor, c_void_p))
+    """Moves a struct into a capsule. The name is a constant, which a capsule does not copy."""
+    address = _malloc(sizeof(struct))
+    if address is None:
+        raise MemoryError
+    ctypes.memmove(address, ctypes.addressof(struct), sizeof(struct))
+    # A native function: one of Python cannot run while the exception of a consumer is raised.
+    return _python.PyCapsule_New(address, name, library().address_of("dmr_capsule_destroy"))
 
 
 def _get_pointer(capsule: object, name: bytes) -> int:

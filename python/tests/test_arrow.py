@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import operator
 import threading
 import time
 import unittest
@@ -56,8 +57,10 @@ class Producer:
         array.array.release = ctypes.cast(self._release_array, c_void_p).value
         array.device_type = 2
         array.sync_event = addressof(self.event) if self.has_event else None
+        # The capsules have copies, which point to the texts that these keep.
+        self._structs = (schema, array)
         capsule = dmr.arrow._capsule
-        return capsule(schema, b"arrow_schema"), capsule(array, b"arrow_device_array")
+        return capsule(schema, dmr.arrow._SCHEMA), capsule(array, dmr.arrow._DEVICE_ARRAY)
 
     def wait_for_release(self, test: unittest.TestCase) -> None:
         """Waits until the array was released, once."""
@@ -148,6 +151,17 @@ class ExportTest(unittest.TestCase):
             column.close()
             self.assertEqual(driver.read(back.buffers[1][0], 4, home), bytes([5]) * 4)
             back.close()
+            self.assertEqual(runtime.usage().live, 0)
+
+    def test_a_consumer_that_refuses_a_capsule_has_its_own_exception(self) -> None:
+        home = driver.stream()
+        with dmr.Runtime() as runtime:
+            column = self.make(runtime, home, 5)
+            for index in range(2):
+                # The capsules are destroyed while the exception is raised.
+                with self.assertRaisesRegex(TypeError, "unsupported operand"):
+                    operator.add(column.__arrow_c_device_array__()[index], 1)
+            column.close()
             self.assertEqual(runtime.usage().live, 0)
 
     def test_parts_that_do_not_belong_together_leave_the_blocks(self) -> None:

@@ -381,6 +381,16 @@ typedef struct dmr_block {
 extern "C" {
 #endif // __cplusplus
 
+// Destroys a capsule of Python with a struct of Arrow, by its name `arrow_schema` or
+// `arrow_device_array`: releases the struct, unless it was moved out, and frees it. For bindings to
+// Python, which pass it to `PyCapsule_New`. It leaves an exception that is being raised as it is.
+// Outside of Python it does nothing.
+//
+// # Safety
+//
+// `capsule` is one of Python, whose struct was allocated by `malloc`.
+void dmr_capsule_destroy(void *capsule);
+
 // Imports a column of another library by Arrow's C device interface, and writes its handle to
 // `column`. `stream` waits for the event of the array, and so does other work that
 // `dmr_column_wait` orders. The host waits for the event only if the type has values of variable

@@ -14,6 +14,7 @@
 //! | `streams` | streams of the program, adopted when they are first used |
 //! | `dlpack`, `tensors` | tensors by handle, in and out by DLPack |
 //! | `columns`, `column_functions` | columns of Arrow, by handle, and their functions |
+//! | `capsules` | the destructor of capsules of Python |
 //! | `spill` | buffers that are moved to host memory when memory runs out |
 //! | `recording` | the flight recorder of the process |
 //! | `config`, `reports`, `versioned` | the structs, which carry their size and version |
@@ -21,6 +22,7 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "exports C functions, which take pointers")]
 
+mod capsules;
 mod column_functions;
 mod columns;
 mod config;
@@ -38,6 +40,7 @@ mod streams;
 mod tensors;
 mod versioned;
 
+pub use capsules::dmr_capsule_destroy;
 pub use column_functions::*;
 pub use columns::{ColumnInfo, DMR_COLUMN_INFO_VERSION};
 pub use config::*;
