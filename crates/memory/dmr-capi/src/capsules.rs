@@ -1,5 +1,5 @@
-//! The destructor of Python's capsules with structs of Arrow: native, because Python code cannot run
-//! while an exception is raised, which is when a consumer drops a capsule that it has refused.
+//! The destructor of Python's capsules with structs of Arrow: native, because Python code cannot
+//! run while an exception is raised, which is when a consumer drops a capsule that it has refused.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem;
@@ -42,9 +42,9 @@ impl Functions {
 }
 
 /// Destroys a capsule of Python with a struct of Arrow, by its name `arrow_schema` or
-/// `arrow_device_array`: releases the struct, unless it was moved out, and frees it. For bindings to
-/// Python, which pass it to `PyCapsule_New`. It leaves an exception that is being raised as it is.
-/// Outside of Python it does nothing.
+/// `arrow_device_array`: releases the struct, unless it was moved out, and frees it. For bindings
+/// to Python, which pass it to `PyCapsule_New`. It leaves an exception that is being raised as it
+/// is. Outside of Python it does nothing.
 ///
 /// # Safety
 ///
