@@ -382,9 +382,9 @@ extern "C" {
 #endif // __cplusplus
 
 // Destroys a capsule of Python with a struct of Arrow, by its name `arrow_schema` or
-// `arrow_device_array`: releases the struct, unless it was moved out, and frees it. For bindings to
-// Python, which pass it to `PyCapsule_New`. It leaves an exception that is being raised as it is.
-// Outside of Python it does nothing.
+// `arrow_device_array`: releases the struct, unless it was moved out, and frees it. For bindings
+// to Python, which pass it to `PyCapsule_New`. It leaves an exception that is being raised as it
+// is. Outside of Python it does nothing.
 //
 // # Safety
 //
