@@ -60,7 +60,7 @@ impl ArrowColumn {
         stream: impl Into<StreamId>,
     ) -> Result<ExportedColumn, ColumnError> {
         let stream = stream.into();
-        Returned::free_waiting();
+        Returned::free_waiting(context.streams());
         let device_type = self.device_type()?;
         let sizes = self.pinned_sizes(context, stream)?;
         let schema = schema_of(self)?;

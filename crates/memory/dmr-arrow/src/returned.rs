@@ -38,55 +38,47 @@ impl Returned {
         Arc::ptr_eq(&self.streams, streams).then_some(&*self.buffers)
     }
 
-    /// Frees what was released, and what waits, after the work that was submitted to the device so
-    /// far, by whatever stream.
+    /// Frees what was released, of one stream pool, and what waits of that pool, after the work
+    /// that was submitted to the device so far, by whatever stream.
     pub(crate) fn free(returned: Vec<Self>) {
-        if returned.iter().any(|it| it.streams.device().is_forked()) {
+        let Some(streams) = returned.first().map(|first| Arc::clone(&first.streams)) else {
+            return;
+        };
+        if streams.device().is_forked() {
             returned.into_iter().for_each(std::mem::forget);
             return;
         }
         let _current = CurrentContext::keep();
-        lock(WAITING.get()).extend(returned);
-        Self::wait_and_free();
-    }
-
-    /// Frees what could not be waited for before.
-    pub(crate) fn free_waiting() {
-        if !lock(WAITING.get()).is_empty() {
-            let _current = CurrentContext::keep();
-            Self::wait_and_free();
+        let mut all = returned;
+        all.extend(take_waiting(&streams));
+        match is_done(&streams) {
+            true => drop(all),
+            false => lock(WAITING.get()).extend(all),
         }
     }
 
-    fn wait_and_free() {
-        let all = std::mem::take(&mut *lock(WAITING.get()));
-        let mut waited: Vec<(u64, bool)> = Vec::new();
-        let mut kept = Vec::new();
-        for returned in all {
-            let pool = Arc::as_ptr(&returned.streams).addr() as u64;
-            let known = waited.iter().find(|(of, _)| *of == pool).map(|(_, is_done)| *is_done);
-            let is_done = known.unwrap_or_else(|| returned.is_done());
-            if known.is_none() {
-                waited.push((pool, is_done));
-            }
-            if is_done {
-                drop(returned);
-            } else {
-                kept.push(returned);
-            }
+    /// Frees what could not be waited for before, of this stream pool.
+    pub(crate) fn free_waiting(streams: &StreamPool) {
+        let waiting = take_waiting(streams);
+        if !waiting.is_empty() {
+            Self::free(waiting);
         }
-        lock(WAITING.get()).extend(kept);
     }
+}
 
-    /// Waits for the device; returns whether it has done all work.
-    fn is_done(&self) -> bool {
-        let device = self.streams.device();
-        // While a stream captures, a wait for the device would end the capture.
-        let is_done =
-            self.streams.synchronize_all().is_ok_and(|all| all) && device.synchronize().is_ok();
-        // The memory of a lost device is gone with its context.
-        is_done || device.is_lost()
-    }
+/// Takes what waits of a stream pool. A pool has an identity that no other one of the process gets.
+fn take_waiting(streams: &StreamPool) -> Vec<Returned> {
+    let mut waiting = lock(WAITING.get());
+    waiting.extract_if(.., |it| it.streams.id() == streams.id()).collect()
+}
+
+/// Waits for the device; returns whether it has done all work.
+fn is_done(streams: &StreamPool) -> bool {
+    let device = streams.device();
+    // While a stream captures, a wait for the device would end the capture.
+    let is_done = streams.synchronize_all().is_ok_and(|all| all) && device.synchronize().is_ok();
+    // The memory of a lost device is gone with its context.
+    is_done || device.is_lost()
 }
 
 impl std::fmt::Debug for Returned {
