@@ -95,7 +95,8 @@ impl<M: AdoptedMemory> Held<M> {
     /// Has blocks whose last window closes be ended at once, and not with the next call.
     pub(crate) fn watch_windows(self: &Arc<Self>, streams: &Arc<StreamPool>) {
         self.streams.get_or_init(|| {
-            self.in_use.wake_when_closed(Waker::from(Arc::clone(self)));
+            let held = Arc::downgrade(self);
+            self.in_use.wake_when_closed(Waker::from(Arc::new(WindowsClosed { held })));
             Arc::downgrade(streams)
         });
     }
@@ -302,6 +303,20 @@ impl<M: AdoptedMemory> Wake for Held<M> {
     fn wake(self: Arc<Self>) {
         if !self.is_woken.swap(true, Ordering::SeqCst) {
             releaser::wake(self);
+        }
+    }
+}
+
+/// Wakes what is held when windows close. The queue of closed windows keeps it, and what is held
+/// keeps the queue.
+struct WindowsClosed<M> {
+    held: Weak<Held<M>>,
+}
+
+impl<M: AdoptedMemory> Wake for WindowsClosed<M> {
+    fn wake(self: Arc<Self>) {
+        if let Some(held) = self.held.upgrade() {
+            held.wake();
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::mpsc;
 
+use cudarc::driver::result;
 use dmr_core::{AllocTag, DeviceMemoryResource};
 use dmr_external::{ForeignBlocks, ForeignMemory, Ready};
 use dmr_sim::Universe;
@@ -22,22 +23,32 @@ impl DeviceContext for Streams {
     }
 }
 
-/// A slice of cudarc, and a channel that is closed when it is dropped.
-type Owner = (cudarc::driver::CudaSlice<u8>, mpsc::Sender<()>);
+/// Memory of the driver, and a channel that is closed when it is dropped.
+struct Owner {
+    ptr: u64,
+    _is_alive: mpsc::Sender<()>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // SAFETY: from `cuMemAlloc`, and freed once.
+        unsafe { result::free_sync(self.ptr) }.unwrap();
+    }
+}
 
 fn main() {
     let universe = Universe::new().unwrap();
     let device = Device::open(universe.ordinal(0)).unwrap();
     let context = Streams(StreamPool::new(device, StreamPoolConfig::new()).unwrap());
     let home = context.0.acquire().unwrap();
-    let slice = home.stream().alloc_zeros::<u8>(64).unwrap();
-    let ptr = cudarc::driver::DevicePtr::device_ptr(&slice, home.stream()).0;
+    // SAFETY: a context is current.
+    let ptr = unsafe { result::malloc_sync(64) }.unwrap();
     let (is_alive, dropped) = mpsc::channel();
-    let owner: Owner = (slice, is_alive);
+    let owner = Owner { ptr, _is_alive: is_alive };
     let blocks = ForeignBlocks::of(&context);
     let memory = ForeignMemory::new(ptr, 64, owner);
-    let ready = Ready::Stream(home.stream().cu_stream().cast());
-    // SAFETY: the slice has these bytes, and its work is that of its stream.
+    let ready = Ready::Stream(home.handle());
+    // SAFETY: the allocation has these bytes, and its work is that of this stream.
     let block = unsafe { blocks.adopt(memory, home.id(), ready, AllocTag::UNTAGGED) }.unwrap();
     blocks.resource().deallocate(block).unwrap();
     assert!(dropped.recv().is_err(), "the owner is dropped");
