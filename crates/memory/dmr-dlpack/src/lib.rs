@@ -7,12 +7,14 @@
 //! | module | what it contains |
 //! | --- | --- |
 //! | [`tensor`] | [`Tensor`]: elements with a type, a shape and strides |
-//! | [`import`](mod@import) | [`import`], of both kinds of managed tensors |
+//! | [`import`](mod@import) | [`import()`], of both kinds of managed tensors |
 //! | [`export`](mod@export) | [`Tensor::export`], and the end of an exported tensor |
 //! | [`layout`] | [`Layout`]: the type, shape and strides of a tensor, and the bytes that they span |
 //! | [`error`] | [`ImportError`], which names the field |
 //!
-//! [`dlpark`] has the C structs. [DLPack]: <https://dmlc.github.io/dlpack/latest/>
+//! [`dlpark`] has the C structs.
+//!
+//! [DLPack]: https://dmlc.github.io/dlpack/latest/
 
 #![allow(unsafe_code, reason = "reads and makes structs of C")]
 
