@@ -10,6 +10,15 @@ use crate::model::{Model, NONE, Refusal, Source};
 /// The folders whose frames say nothing about the program.
 const LIBRARIES: [&str; 3] = ["/torch/", "site-packages", "<frozen"];
 
+/// The functions of PyTorch that allocate, and that record the call stack.
+const OF_ALLOCATOR: [&str; 5] = [
+    "torch::unwind::",
+    "torch::CapturedTraceback",
+    "torch::cuda::(anonymous namespace)::gather",
+    "c10::cuda::CUDACachingAllocator::",
+    "at::detail::empty_",
+];
+
 /// Reads a snapshot.
 pub(super) fn read(bytes: &[u8], source: Source) -> Result<Model, ReportError> {
     let file = source.name.clone();
@@ -219,24 +228,36 @@ fn allocation(address: u64, bytes: u64, stream: u64, site: &Site) -> Allocation<
     }
 }
 
+/// Returns the call stack of an entry, without what has allocated and recorded it. The tag is the
+/// innermost line of the program; without one, as in a backward pass, the innermost operator; and
+/// otherwise the innermost frame.
 fn frames_of(pickle: &Pickle<'_>, frames: Value) -> Site {
     let mut site = Site::default();
-    let mut own = None;
+    let mut best = None;
     for frame in pickle.list(frames) {
         let text = |key| pickle.get(*frame, key).and_then(|text| pickle.text(text));
         let name = text("name").unwrap_or_default();
-        let path = text("filename").unwrap_or_default();
+        if OF_ALLOCATOR.iter().any(|part| name.starts_with(part)) {
+            continue;
+        }
+        // A frame of C++ whose file is not known has this name.
+        let path = text("filename").filter(|path| *path != "??").unwrap_or_default();
         let line = pickle.number(*frame, "line");
         let short = path.rsplit(['/', '\\']).next().unwrap_or(path);
         let is_own = path.ends_with(".py") && !LIBRARIES.iter().any(|part| path.contains(part));
-        if is_own || own.is_none() {
-            let shown =
-                if short.is_empty() { name.to_owned() } else { format!("{short}:{line} {name}") };
-            let is_first_own = own != Some(true);
-            if is_first_own {
-                site.tag = shown;
-            }
-            own = Some(is_own);
+        let operator = name.strip_prefix("at::_ops::").and_then(|name| name.split("::").next());
+        let rank = match (is_own, operator) {
+            (true, _) => Rank::Program,
+            (false, Some(_)) => Rank::Operator,
+            (false, None) => Rank::Other,
+        };
+        if best.is_none_or(|best| rank > best) {
+            best = Some(rank);
+            site.tag = match operator {
+                Some(operator) => operator.to_owned(),
+                None if short.is_empty() => name.to_owned(),
+                None => format!("{short}:{line} {name}"),
+            };
         }
         if !site.stack.is_empty() {
             site.stack.push('\n');
@@ -245,4 +266,12 @@ fn frames_of(pickle: &Pickle<'_>, frames: Value) -> Site {
         site.stack.push_str(&place);
     }
     site
+}
+
+/// The frames that can name an allocation, the best last.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Other,
+    Operator,
+    Program,
 }

@@ -58,6 +58,15 @@ fn a_snapshot_that_python_has_written_is_read_with_its_frames() {
 }
 
 #[test]
+fn memory_of_a_backward_pass_has_the_name_of_its_operator() {
+    // Written by Python's pickle; the frames are those of an H200, with no line of Python.
+    let model = open(include_bytes!("../files/backward.pickle"));
+    let peak = peak(&model);
+    let shares = by_tag(&model, peak.event);
+    assert_eq!(model.names.get(shares[0].of as u32), "nll_loss_backward");
+}
+
+#[test]
 fn a_wrong_file_is_an_error_that_names_the_place() {
     for (content, expected) in [
         (&b"\x80\x04cos\nsystem\n."[..], "byte 2: opcode 0x63 makes an object of a class"),
