@@ -148,7 +148,7 @@ mod tests {
             assert!(message.contains(advice), "{message}: not {advice:?}");
         }
         let variants: HashSet<_> = errors.iter().map(discriminant).collect();
-        assert_eq!(variants.len(), 24, "an error of each variant");
+        assert_eq!(variants.len(), 25, "an error of each variant");
     }
 
     #[test]
