@@ -237,8 +237,8 @@ impl ArrowColumn {
         self.dictionary.as_deref()
     }
 
-    /// Returns the bits that are 0 for null rows, if there are any: bytes, of which the first row
-    /// has the bit [`offset`](Self::offset).
+    /// Returns the bits that are 0 for null rows, if there are any, as bytes. The bit of the first
+    /// row is [`offset`](Self::offset).
     ///
     /// # Errors
     ///

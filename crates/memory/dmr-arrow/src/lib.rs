@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`abi`] | [`ArrowSchema`], [`ArrowArray`], [`ArrowDeviceArray`]: the structs, and their release |
 //! | [`mod@column`] | [`ArrowColumn`] and its buffers; [`Primitive`], the types of elements |
-//! | [`parts`] | [`ColumnParts`], of which a column is made |
+//! | [`parts`] | [`ColumnParts`], to make a column |
 //! | [`mod@format`] | [`Format`](format::Format), the types of columns |
 //! | [`error`] | [`ColumnError`], [`ColumnImportError`] |
 //! | `import`, `plan`, `shape` | import: reading, checking, adopting |

@@ -79,7 +79,7 @@ impl Rows {
 }
 
 /// Returns what each buffer must have, in the order of the specification; `None` if a size exceeds
-/// the address space. `buffers` is their number, of which binary views may have any above 2.
+/// the address space. `buffers` is their number: binary views may have any above 2.
 pub(crate) fn needs(layout: &Layout, rows: Rows, buffers: usize) -> Option<Vec<Need>> {
     // Nothing is read of a column without rows.
     let end = if rows.length == 0 { 0 } else { rows.end() };

@@ -9,8 +9,8 @@ use dmr_streams::{MemoryOrigin, TrackedMemory};
 
 use crate::{AdoptedColumn, BufferError, DeviceBuffer, DeviceViewMut};
 
-/// Elements in device memory: a buffer, adopted memory of another owner, or an address of which
-/// nothing else is known.
+/// Elements in device memory: a buffer, adopted memory of another owner, or an address with
+/// an unknown owner.
 ///
 /// A strict launch refuses external columns by their name, because the order of their uses is
 /// unknown; a permissive one counts them. [Adopt](AdoptedColumn::adopt) such memory with the stream

@@ -34,7 +34,7 @@ pub(crate) fn call(body: impl FnOnce() -> Outcome<()>) -> Status {
 }
 
 /// Runs the body of a function of a runtime. The context that is current on the thread is current
-/// again afterwards.
+/// again afterwards, also if the body drops what another library owns, and that changes it.
 pub(crate) fn call_on(
     handle: *const RuntimeHandle,
     body: impl FnOnce(&Arc<Runtime>) -> Outcome<()>,
@@ -42,6 +42,21 @@ pub(crate) fn call_on(
     call(|| {
         registry::refuse_fork()?;
         // Before the runtime, so dropped after it: the last call of a runtime drops its memory.
+        let _current = CurrentContext::keep();
+        let runtime = registry::find(handle)?;
+        body(&runtime)
+    })
+}
+
+/// Runs the body of a function of a runtime as [`call_on`] does, for one that allocates or frees a
+/// block: it makes no context current but that of the runtime's device, and drops nothing of
+/// another library. That saves a driver call.
+pub(crate) fn call_on_block(
+    handle: *const RuntimeHandle,
+    body: impl FnOnce(&Arc<Runtime>) -> Outcome<()>,
+) -> Status {
+    call(|| {
+        registry::refuse_fork()?;
         let mut current = CurrentContext::keep();
         let runtime = registry::find(handle)?;
         current.only_changed_by(runtime.gpu().device());

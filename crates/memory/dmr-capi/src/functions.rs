@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use dmr::dmr_core::{AllocTag, DeviceMemoryResource};
 
 use crate::config::{self, Config};
-use crate::entry::{call, call_on, with_last_error};
+use crate::entry::{call, call_on, call_on_block, with_last_error};
 use crate::reports::{Block, Statistics, Usage, copy_text};
 use crate::runtime::{Runtime, UseOf};
 use crate::status::{Failure, Outcome, Status};
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn dmr_allocate(
     stream: *mut c_void,
     address: *mut Address,
 ) -> Status {
-    call_on(runtime, |runtime| {
+    call_on_block(runtime, |runtime| {
         require(address, "address")?;
         let allocated = runtime.allocate(bytes, Handle::new(stream), AllocTag::UNTAGGED)?;
         // SAFETY: the caller's obligation, and not null.
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn dmr_allocate_tagged(
     tag: *const c_char,
     address: *mut Address,
 ) -> Status {
-    call_on(runtime, |runtime| {
+    call_on_block(runtime, |runtime| {
         require(address, "address")?;
         // SAFETY: the caller's obligation.
         let tag = unsafe { tag_of(tag) }?;
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn dmr_allocate_tagged(
 /// the block is still allocated: free it again later.
 #[unsafe(no_mangle)]
 pub extern "C" fn dmr_free(runtime: *mut RuntimeHandle, address: Address) -> Status {
-    call_on(runtime, |runtime| runtime.free(address, None))
+    call_on_block(runtime, |runtime| runtime.free(address, None))
 }
 
 /// Frees a block as `dmr_free` does, also after the work that was submitted so far to `stream`: for
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn dmr_free_on(
     address: Address,
     stream: *mut c_void,
 ) -> Status {
-    call_on(runtime, |runtime| runtime.free(address, Some(Handle::new(stream))))
+    call_on_block(runtime, |runtime| runtime.free(address, Some(Handle::new(stream))))
 }
 
 /// Records that work which was submitted to `stream` so far uses the block at `address`: the memory

@@ -79,7 +79,7 @@ pub struct ArrowSchema(());
 /// An address of device memory: the type of `CUdeviceptr`.
 pub type Address = std::ffi::c_ulonglong;
 
-/// Values by address or handle, neither of which a stranger chooses, so a fast hash is enough.
+/// Values by address or handle. No attacker chooses these keys, so a fast hash is enough.
 type AddressMap<K, V> = dashmap::DashMap<K, V, rustc_hash::FxBuildHasher>;
 
 /// The version of this interface, which `dmr_version` returns. It changes when a function or a

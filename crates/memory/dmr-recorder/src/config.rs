@@ -8,8 +8,8 @@ use std::time::Duration;
 #[non_exhaustive]
 #[must_use = "settings do nothing until the recorder is started with them"]
 pub struct RecorderConfig {
-    /// The events that are kept of each thread: rounded up to a power of two, of which one place is
-    /// always the writer's. Each takes 64 bytes.
+    /// The events that are kept of each thread: rounded up to a power of two. One place is always
+    /// the writer's. Each takes 64 bytes.
     pub events_per_thread: usize,
     /// The most threads that record at a time; the events of others are counted as lost.
     pub max_threads: usize,

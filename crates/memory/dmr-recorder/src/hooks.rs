@@ -142,7 +142,7 @@ pub struct RecordedWait {
     pub stream: StreamId,
     /// The stream that it waits for.
     pub awaited: StreamId,
-    /// The generation of the block because of which it waits; 0 for none.
+    /// The generation of the block that it waits for; 0 for none.
     pub block: u64,
     /// The number of the launch that waits; 0 if it is not known.
     pub launch: u64,
@@ -185,8 +185,8 @@ fn note_awaited(block: u64) {
     }
 }
 
-/// Returns the generations of the blocks because of which this thread has made streams wait since
-/// the last call: a resource [describes](described) those that are its own.
+/// Returns the generations of the blocks for which this thread has made streams wait since the last
+/// call: a resource [describes](described) those that are its own.
 #[inline]
 pub fn take_awaited_blocks() -> impl Iterator<Item = u64> {
     let awaited = AWAITED.get();

@@ -21,7 +21,7 @@ fn allocations(path: &Path, bytes: u64) -> usize {
 }
 
 #[test]
-fn c9_what_is_allocated_is_in_the_file_that_is_written_and_in_the_one_appended_to() {
+fn c11_what_is_allocated_is_in_the_file_that_is_written_and_in_the_one_appended_to() {
     let folder = tempfile::tempdir().unwrap();
     let written = folder.path().join("written.rec");
     let appended = folder.path().join("appended.rec");
