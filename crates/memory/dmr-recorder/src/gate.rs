@@ -1,22 +1,37 @@
 //! The switch of the recorder, which every event reads.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// On lines of its own: every event reads it, and nothing may be written beside it.
 #[repr(align(128))]
-struct Gate(AtomicBool);
+struct Gate {
+    is_on: AtomicBool,
+    /// One in this many waits is measured on the device; 0 for none.
+    one_in: AtomicU32,
+}
 
-static GATE: Gate = Gate(AtomicBool::new(false));
+static GATE: Gate = Gate { is_on: AtomicBool::new(false), one_in: AtomicU32::new(0) };
 
 /// Returns whether the process records events.
 #[inline(always)]
 #[must_use]
 pub fn is_on() -> bool {
-    GATE.0.load(Ordering::Relaxed)
+    GATE.is_on.load(Ordering::Relaxed)
 }
 
 pub(crate) fn set(on: bool) {
-    GATE.0.store(on, Ordering::Relaxed);
+    GATE.is_on.store(on, Ordering::Relaxed);
+}
+
+/// Returns N, if one in N waits is measured on the device; 0 for none.
+#[inline]
+pub(crate) fn one_in() -> u32 {
+    GATE.one_in.load(Ordering::Relaxed)
+}
+
+pub(crate) fn set_one_in(one_in: Option<NonZeroU32>) {
+    GATE.one_in.store(one_in.map_or(0, NonZeroU32::get), Ordering::Relaxed);
 }
 
 /// Switches the recorder off in every later forked child, whose memory a parent's rings are a copy

@@ -180,3 +180,20 @@ impl Drop for Unrecorded {
         CURRENT.set(Current { muted: current.muted.saturating_sub(1), ..current });
     }
 }
+
+/// Returns whether the thread is in a scope of [`Unrecorded`].
+pub(crate) fn is_muted() -> bool {
+    CURRENT.get().muted > 0
+}
+
+/// Makes a call that records also in a scope of [`Unrecorded`].
+#[inline]
+pub(crate) fn unmuted(call: impl FnOnce()) {
+    let muted = CURRENT.get().muted;
+    if muted == 0 {
+        return call();
+    }
+    CURRENT.set(Current { muted: 0, ..CURRENT.get() });
+    call();
+    CURRENT.set(Current { muted, ..CURRENT.get() });
+}

@@ -65,12 +65,14 @@ pub mod relaxed;
 mod seen;
 mod simulated;
 mod stream_entry;
+mod stream_waits;
 mod sync;
 mod timeline;
 pub mod tracked;
 pub mod uses;
 mod version;
 mod wait;
+mod wait_timer;
 mod watcher;
 #[cfg(feature = "cudarc")]
 mod with_cudarc;

@@ -151,7 +151,7 @@ fn waits_spans_and_streams_come_back_with_their_device() {
     let awaited = StreamId::from_parts(pool, 2, 0).unwrap();
     name_stream(awaited, "the copies");
     hooks::stream_created(stream);
-    hooks::waited(|| RecordedWait { stream, awaited, block: 77, launch: 8, work: u64::MAX });
+    hooks::waited(&RecordedWait { stream, awaited, block: 77, launch: 8, work: u64::MAX });
     assert_eq!(hooks::take_awaited_blocks().collect::<Vec<_>>(), [77]);
     assert_eq!(hooks::take_awaited_blocks().count(), 0);
     hooks::moved(RecordedSpan { address: 4096, bytes: 512, stream }, 8192);
