@@ -61,6 +61,7 @@ pub mod peer;
 pub mod pool;
 mod progress;
 mod recording;
+mod refusals;
 pub mod relaxed;
 mod seen;
 mod simulated;

@@ -6,6 +6,7 @@ mod forks;
 mod backend_variable;
 mod d6_shutdown;
 mod flight_recorder;
+mod recorded_refusals;
 mod recorded_waits;
 mod recordings;
 mod shared_budget;
