@@ -10,7 +10,7 @@ use crate::heap::{ChunkId, RegionState, UNIT};
 
 #[inline(always)]
 pub(crate) fn allocated(address: u64, request: Request, stream: StreamId, generation: Generation) {
-    hooks::allocated(|| RecordedBlock {
+    hooks::allocated_coarse(|| RecordedBlock {
         address,
         bytes: request.bytes,
         generation: generation.get(),
@@ -23,6 +23,19 @@ pub(crate) fn allocated(address: u64, request: Request, stream: StreamId, genera
 #[inline(always)]
 pub(crate) fn freed(block: &DeviceBlock, retires: bool) {
     hooks::freed(retires, || RecordedBlock::from(block));
+}
+
+/// Records the free of a block whose memory is ready at once.
+#[inline(always)]
+pub(crate) fn freed_at_once(block: &DeviceBlock) {
+    if !dmr_recorder::is_on() {
+        return;
+    }
+    // This thread's allocation of it has a time that is not later. Another's may have.
+    match block.generation().is_recent_of_thread() {
+        true => hooks::freed_coarse(|| RecordedBlock::from(block)),
+        false => hooks::freed(false, || RecordedBlock::from(block)),
+    }
 }
 
 /// Records that the memory of a chunk is free.
