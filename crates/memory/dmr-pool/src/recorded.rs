@@ -28,14 +28,8 @@ pub(crate) fn freed(block: &DeviceBlock, retires: bool) {
 /// Records the free of a block whose memory is ready at once.
 #[inline(always)]
 pub(crate) fn freed_at_once(block: &DeviceBlock) {
-    if !dmr_recorder::is_on() {
-        return;
-    }
-    // This thread's allocation of it has a time that is not later. Another's may have.
-    match block.generation().is_recent_of_thread() {
-        true => hooks::freed_coarse(|| RecordedBlock::from(block)),
-        false => hooks::freed(false, || RecordedBlock::from(block)),
-    }
+    let is_own = || block.generation().is_recent_of_thread();
+    hooks::freed_coarse(is_own, || RecordedBlock::from(block));
 }
 
 /// Records that the memory of a chunk is free.

@@ -71,12 +71,13 @@ pub fn allocated_coarse(block: impl FnOnce() -> RecordedBlock) {
     }
 }
 
-/// Records a free of a block that is ready at once and that this thread has allocated, as [`freed`]
-/// does. Its time may be that of an event of the thread before it.
+/// Records a free of memory that is ready at once, as [`freed`] does. If this thread has allocated
+/// the block, as `is_own` returns, its time may be that of an event of the thread before it.
 #[inline(always)]
-pub fn freed_coarse(block: impl FnOnce() -> RecordedBlock) {
+pub fn freed_coarse(is_own: impl FnOnce() -> bool, block: impl FnOnce() -> RecordedBlock) {
     if is_on() {
-        push_coarse(block().raw(Kind::Free));
+        let raw = block().raw(Kind::Free);
+        if is_own() { push_coarse(raw) } else { push(raw) }
     }
 }
 

@@ -329,9 +329,7 @@ fn a_block_that_changes_threads_in_a_burst_is_allocated_before_it_is_freed() {
     let recorder = RecorderConfig::new().with_events_per_thread(1 << 16);
     let gpu = builder(&rig).flight_recorder(recorder).without_observer().build().unwrap();
     let [of_first, of_second] = [(); 2].map(|()| gpu.streams().acquire().unwrap());
-    let allocate = |bytes, stream: &StreamLease| {
-        gpu.resource().allocate(bytes, stream.id(), CACHE)
-    };
+    let allocate = |bytes, stream: &StreamLease| gpu.resource().allocate(bytes, stream.id(), CACHE);
     let free = |block| gpu.resource().deallocate(block).unwrap();
     let passed = Mutex::new(Vec::<DeviceBlock>::new());
     let turn = Barrier::new(2);
