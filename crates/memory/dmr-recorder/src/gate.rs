@@ -1,37 +1,40 @@
-//! The switch of the recorder, which every event reads.
+//! The switch of the recorder, which every event reads, and its tick.
 
-use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// On lines of its own: every event reads it, and nothing may be written beside it.
 #[repr(align(128))]
-struct Gate {
-    is_on: AtomicBool,
-    /// One in this many waits is measured on the device; 0 for none.
-    one_in: AtomicU32,
-}
+struct Gate(AtomicU64);
 
-static GATE: Gate = Gate { is_on: AtomicBool::new(false), one_in: AtomicU32::new(0) };
+/// The number of the current tick, doubled, and one more while the recorder is on. It never
+/// decreases.
+static GATE: Gate = Gate(AtomicU64::new(0));
 
 /// Returns whether the process records events.
 #[inline(always)]
 #[must_use]
 pub fn is_on() -> bool {
-    GATE.is_on.load(Ordering::Relaxed)
+    tick() & 1 != 0
 }
 
-pub(crate) fn set(on: bool) {
-    GATE.is_on.store(on, Ordering::Relaxed);
+/// Returns a number that changes with each tick, and when the recorder is switched.
+#[inline(always)]
+pub(crate) fn tick() -> u64 {
+    GATE.0.load(Ordering::Relaxed)
 }
 
-/// Returns N, if one in N waits is measured on the device; 0 for none.
-#[inline]
-pub(crate) fn one_in() -> u32 {
-    GATE.one_in.load(Ordering::Relaxed)
+/// Begins the next tick.
+pub(crate) fn advance() {
+    GATE.0.fetch_add(2, Ordering::Relaxed);
 }
 
-pub(crate) fn set_one_in(one_in: Option<NonZeroU32>) {
-    GATE.one_in.store(one_in.map_or(0, NonZeroU32::get), Ordering::Relaxed);
+pub(crate) fn open() {
+    advance();
+    GATE.0.fetch_or(1, Ordering::Relaxed);
+}
+
+pub(crate) fn close() {
+    GATE.0.fetch_and(!1, Ordering::Relaxed);
 }
 
 /// Switches the recorder off in every later forked child, whose memory a parent's rings are a copy
@@ -41,7 +44,7 @@ pub(crate) fn set_one_in(one_in: Option<NonZeroU32>) {
 pub(crate) fn close_in_children() {
     static WATCHING: std::sync::Once = std::sync::Once::new();
     extern "C" fn in_the_child() {
-        set(false);
+        close();
         crate::thread::forget_ring();
     }
     WATCHING.call_once(|| {

@@ -44,6 +44,7 @@ mod signals;
 mod sources;
 mod sync;
 mod thread;
+mod ticker;
 mod waits;
 mod write;
 

@@ -2,11 +2,13 @@
 //! and of a thread of the host.
 
 use std::cell::Cell;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use dmr_core::StreamId;
 
-use crate::gate::{is_on, one_in};
+use crate::gate::is_on;
 use crate::notes::{By, What};
 use crate::raw::{Kind, Raw};
 use crate::recorder;
@@ -76,12 +78,19 @@ pub fn take_awaited_blocks() -> impl Iterator<Item = u64> {
     awaited.blocks.into_iter().take(awaited.len)
 }
 
+/// One in this many waits is measured on the device; 0 for none.
+static ONE_IN: AtomicU32 = AtomicU32::new(0);
+
+pub(crate) fn set_one_in(one_in: Option<NonZeroU32>) {
+    ONE_IN.store(one_in.map_or(0, NonZeroU32::get), Ordering::Relaxed);
+}
+
 /// Returns whether the next wait of this thread is to be measured: one in
 /// [N](crate::RecorderConfig::time_waits), chosen at random, so that waits of each place in a loop
 /// are measured.
 #[inline]
 pub fn chooses_wait() -> bool {
-    let one_in = one_in();
+    let one_in = ONE_IN.load(Ordering::Relaxed);
     is_on() && one_in > 0 && choose(one_in)
 }
 

@@ -5,3 +5,4 @@ mod automatic_files;
 mod forks;
 mod rings;
 mod support;
+mod times;
