@@ -283,6 +283,7 @@ impl DeviceMemoryResource for AsyncCudaResource {
         home.refuse_capture()?;
         // A capture may have begun since.
         let taken = self.take(bytes, &home);
+        let taken = taken.inspect_err(|error| home.record_refusal(bytes, tag, error));
         let ptr = taken.or_else(|error| home.refuse_capture().and(Err(error)))?;
         home.refuse_capture().or_else(|refusal| self.free_unused(ptr, &home, refusal))?;
         let generation = Generation::next();

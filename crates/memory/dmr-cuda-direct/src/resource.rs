@@ -234,11 +234,12 @@ impl DeviceMemoryResource for DirectCudaResource {
             return Err(ResourceError::beyond_device(bytes, total));
         }
         let stream = self.streams.enter(stream)?;
-        let ptr = self.device().relaxed(|relaxed| {
+        let allocated = self.device().relaxed(|relaxed| {
             // A block that cannot be freed stays retired: this one may be allocated all the same.
             let _ = self.free_retired(Some(relaxed));
             self.allocate_bytes(bytes, relaxed)
-        })?;
+        });
+        let ptr = allocated.inspect_err(|error| stream.record_refusal(bytes, tag, error))?;
         let generation = Generation::next();
         {
             let mut state = self.state();

@@ -166,7 +166,11 @@ impl DeviceMemoryResource for VirtualCudaResource {
         // A block that cannot be freed stays retired: this one may be allocated all the same.
         let _ = self.sweep(Patience::Poll);
         let memory = self.create_or_wait(reserved_bytes as u64, tag)?;
-        let memory = memory.ok_or_else(|| self.out_of_memory(bytes))?;
+        let memory = memory.ok_or_else(|| {
+            let refused = self.out_of_memory(bytes);
+            stream.record_refusal(bytes, tag, &refused);
+            refused
+        })?;
         let home = stream.id();
         let generation = Generation::next();
         let backing = self.make_backing(memory, home, generation)?;

@@ -204,6 +204,7 @@ impl<M: AdoptedMemory> DeviceMemoryResource for AdoptedBlocks<M> {
             Ok(memory) => Ok(unsafe { table.hold(slot, &home, memory, tag) }),
             Err(error) => {
                 self.unreserve(slot);
+                home.record_refusal(bytes, tag, &error);
                 Err(error)
             }
         }

@@ -207,6 +207,7 @@ impl Graph {
         if let Some(last) = last
             && stream.record_event(last).is_err()
         {
+            let _waiting = hooks::HostWait::for_stream(stream.id());
             // A capture of another stream may forbid the call.
             // SAFETY: as above.
             let done = stream.call_relaxed(|on| unsafe { result::stream::synchronize(on) });

@@ -214,7 +214,8 @@ impl<'p> PinnedPool<'p> {
         }
         let units = round_up(bytes).ok_or_else(|| ResourceError::size_overflow(bytes))?;
         home.refuse_capture()?;
-        let chunk = self.allocate_chunk(kind, units)?;
+        let chunk = self.allocate_chunk(kind, units);
+        let chunk = chunk.inspect_err(|error| home.record_refusal(bytes, tag, error))?;
         let generation = Generation::next();
         let pool = self.pool();
         let payload = ChunkOfKind { kind, id: chunk.id }.to_payload();

@@ -1,5 +1,6 @@
 //! Settings of the recorder.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ pub struct RecorderConfig {
     pub stream_to: Option<PathBuf>,
     /// The time between two writes to that file.
     pub stream_interval: Duration,
+    /// One in this many waits of a stream for another is measured on the device. `None` for none.
+    pub timed_waits: Option<NonZeroU32>,
 }
 
 impl RecorderConfig {
@@ -47,6 +50,7 @@ impl RecorderConfig {
             on_signal: None,
             stream_to: None,
             stream_interval: Duration::from_millis(20),
+            timed_waits: None,
         }
     }
 
@@ -78,6 +82,14 @@ impl RecorderConfig {
     /// Appends all events to this file, continuously.
     pub fn stream_to(mut self, file: impl Into<PathBuf>) -> Self {
         self.stream_to = Some(file.into());
+        self
+    }
+
+    /// Measures for how long a wait holds up its stream, on the device, for one in `one_in` waits
+    /// of a stream for another: two events with timing are recorded on the waiting stream, around
+    /// the wait. Each costs such a wait a driver call more, and the stream a few microseconds.
+    pub const fn time_waits(mut self, one_in: NonZeroU32) -> Self {
+        self.timed_waits = Some(one_in);
         self
     }
 }

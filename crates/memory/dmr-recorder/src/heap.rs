@@ -1,11 +1,12 @@
 //! Heaps: what recordings describe beside events, so that memory that was allocated before is
 //! visible.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Weak;
 
 use dmr_core::process::PerProcess;
-use dmr_core::sync::lock;
 use dmr_core::{AllocTag, StreamId};
+
+use crate::sources::Sources;
 
 /// The state of a part of a heap, as in a recording.
 pub use dmr_recording::RegionState as HeapState;
@@ -43,18 +44,14 @@ pub trait HeapSource: Send + Sync {
     fn heap(&self) -> Heap;
 }
 
-static SOURCES: PerProcess<Mutex<Vec<Weak<dyn HeapSource>>>> = PerProcess::new(Mutex::default);
+static SOURCES: PerProcess<Sources<dyn HeapSource>> = PerProcess::new(Sources::default);
 
 /// Registers a heap: each recording describes it, as long as it lives.
 pub fn register_heap(source: Weak<dyn HeapSource>) {
-    let mut sources = lock(SOURCES.get());
-    sources.retain(|known| known.strong_count() > 0);
-    sources.push(source);
+    SOURCES.get().register(source);
 }
 
 /// Returns the heaps of all sources.
 pub(crate) fn heaps() -> Vec<Heap> {
-    let sources: Vec<Arc<dyn HeapSource>> =
-        lock(SOURCES.get()).iter().filter_map(Weak::upgrade).collect();
-    sources.iter().map(|source| source.heap()).collect()
+    SOURCES.get().live().iter().map(|source| source.heap()).collect()
 }

@@ -1,8 +1,6 @@
 //! The calls by which the crates of the memory report events. Each of them costs a load and a
 //! branch while nothing is recorded.
 
-use std::cell::Cell;
-
 use dmr_core::{AllocTag, StreamId};
 use dmr_recording::StreamChange;
 
@@ -10,7 +8,11 @@ use crate::gate::is_on;
 use crate::notes::{Refused, What, forget_name};
 use crate::raw::{Kind, Raw};
 use crate::recorder;
-use crate::thread::{self, push, push_coarse};
+use crate::thread::{self, is_muted, push, push_coarse};
+
+pub use crate::waits::{
+    HostWait, MAX_AWAITED, MeasuredWait, RecordedWait, chooses_wait, take_awaited_blocks, waited,
+};
 
 /// A block, as an event has it.
 #[derive(Clone, Copy, Debug)]
@@ -173,67 +175,6 @@ pub fn moved(span: RecordedSpan, from: u64) {
     push_span(Kind::Move, span, from);
 }
 
-/// A wait of one stream for another.
-#[derive(Clone, Copy, Debug)]
-pub struct RecordedWait {
-    /// The stream that waits.
-    pub stream: StreamId,
-    /// The stream that it waits for.
-    pub awaited: StreamId,
-    /// The generation of the block that it waits for; 0 for none.
-    pub block: u64,
-    /// The number of the launch that waits; 0 if it is not known.
-    pub launch: u64,
-    /// The number of the awaited work on its stream.
-    pub work: u64,
-}
-
-/// Records that a stream was made to wait.
-#[inline]
-pub fn waited(wait: impl FnOnce() -> RecordedWait) {
-    if is_on() {
-        let RecordedWait { stream, awaited, block, launch, work } = wait();
-        if block != 0 {
-            note_awaited(block);
-        }
-        let raw = Raw::new(Kind::Wait, awaited.as_u64(), launch, block, stream.as_u64());
-        push(Raw { text: work, ..raw });
-    }
-}
-
-/// The most blocks that [`take_awaited_blocks`] returns.
-pub const MAX_AWAITED: usize = 8;
-
-thread_local! {
-    static AWAITED: Cell<Awaited> = const { Cell::new(Awaited { blocks: [0; MAX_AWAITED], len: 0 }) };
-}
-
-#[derive(Clone, Copy)]
-struct Awaited {
-    blocks: [u64; MAX_AWAITED],
-    len: usize,
-}
-
-fn note_awaited(block: u64) {
-    let mut awaited = AWAITED.get();
-    if let Some(place) = awaited.blocks.get_mut(awaited.len) {
-        *place = block;
-        awaited.len += 1;
-        AWAITED.set(awaited);
-    }
-}
-
-/// Returns the generations of the blocks for which this thread has made streams wait since the last
-/// call: a resource [describes](described) those that are its own.
-#[inline]
-pub fn take_awaited_blocks() -> impl Iterator<Item = u64> {
-    let awaited = AWAITED.get();
-    if awaited.len > 0 {
-        AWAITED.set(Awaited { len: 0, ..awaited });
-    }
-    awaited.blocks.into_iter().take(awaited.len)
-}
-
 /// Records that a buffer was moved to the host, or back if it `returns`.
 #[inline]
 pub fn spilled(returns: bool, block: impl FnOnce() -> RecordedBlock) {
@@ -282,11 +223,12 @@ pub fn short_of_memory() {
     }
 }
 
-/// Records a refused allocation. Writes a recording to the folder, unless the thread is in a scope
-/// of [`Retrying`](crate::Retrying).
+/// Records a refused allocation, where the limit that refuses it is looked at: not in a scope of
+/// [`Unrecorded`](crate::Unrecorded), whose caller records a refusal of its own. Writes a recording
+/// to the folder, unless the thread is in a scope of [`Retrying`](crate::Retrying).
 #[cold]
 pub fn refused(refused: impl FnOnce() -> Refused) {
-    if is_on() {
+    if is_on() && !is_muted() {
         recorder::refuse(refused());
     }
 }

@@ -32,6 +32,7 @@ mod gate;
 pub mod heap;
 pub mod hooks;
 mod label;
+mod late;
 mod notes;
 mod panics;
 pub mod peak;
@@ -40,15 +41,18 @@ mod raw;
 mod recorder;
 mod ring;
 mod signals;
+mod sources;
 mod sync;
 mod thread;
 mod ticker;
+mod waits;
 mod write;
 
 pub use config::{RecorderConfig, StartError};
 pub use gate::is_on;
 pub use heap::{Heap, HeapPart, HeapSource, HeapState, register_heap};
 pub use label::{LabelScope, label};
+pub use late::{LateEvents, register_late_events};
 pub use notes::{Refused, name_stream, register_stream_pool};
 pub use peak::{Peak, TagBytes, peak};
 pub use recorder::{

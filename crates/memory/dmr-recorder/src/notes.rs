@@ -12,8 +12,9 @@ use crate::clock::Clock;
 use crate::heap::Heap;
 use crate::label;
 use crate::thread::{current_query, thread_number};
+use crate::waits::RecordedWait;
 
-/// The most notes that are kept.
+/// The most notes of a list that are kept.
 const MOST: usize = 4096;
 /// The most heaps among them: each may be megabytes.
 const MOST_HEAPS: usize = 8;
@@ -22,10 +23,23 @@ const MOST_HEAPS: usize = 8;
 #[derive(Clone, Debug)]
 pub(crate) struct Note {
     pub(crate) ticks: u64,
+    pub(crate) by: By,
+    pub(crate) what: What,
+}
+
+/// The thread of a note, and what it worked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct By {
     pub(crate) thread: u64,
     pub(crate) label: u16,
     pub(crate) query: u64,
-    pub(crate) what: What,
+}
+
+impl By {
+    /// Returns the calling thread.
+    pub(crate) fn current() -> Self {
+        Self { thread: thread_number(), label: label::current(), query: current_query() }
+    }
 }
 
 /// The event of a note.
@@ -36,7 +50,18 @@ pub(crate) enum What {
     Stream { change: StreamChange, stream: StreamId },
     DeviceLost { device: usize, message: Box<str> },
     Heap { why: &'static str, heap: Heap },
+    WaitLength { wait: RecordedWait, length_ns: u64, age_ns: u64 },
 }
+
+impl What {
+    /// Returns the list of the note: of lengths there may be many, which leave the others alone.
+    const fn list(&self) -> usize {
+        matches!(self, Self::WaitLength { .. }) as usize
+    }
+}
+
+/// The number of lists.
+const LISTS: usize = 2;
 
 /// An allocation that was refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,13 +100,18 @@ impl Refused {
                     refused.used = limit.reserved;
                 }
             }
-            ResourceError::OutOfBudget { budget, limit, remaining, .. } => {
-                refused.limit = match budget.is_untagged() {
-                    true => "budget".into(),
-                    false => format!("budget {budget}").into(),
+            ResourceError::OutOfBudget { budget, limit, remaining, shared, .. } => {
+                refused.limit = match shared.as_deref().map(|shared| &shared.problem) {
+                    Some(None) => "shared limit".into(),
+                    Some(Some(problem)) => format!("shared limit: {problem}").into(),
+                    None if budget.is_untagged() => "budget".into(),
+                    None => format!("budget {budget}").into(),
                 };
                 refused.limit_bytes = *limit;
                 refused.used = limit.saturating_sub(*remaining);
+            }
+            ResourceError::Driver { call: "cuMemHostAlloc", .. } => {
+                refused.limit = "page-locked host memory".into();
             }
             other => refused.limit = other.to_string().into(),
         }
@@ -105,21 +135,15 @@ pub(crate) struct Streams {
     names: BTreeMap<StreamId, Box<str>>,
 }
 
-static NOTES: PerProcess<Mutex<Notes>> = PerProcess::new(Mutex::default);
+static NOTES: PerProcess<[Mutex<Notes>; LISTS]> = PerProcess::new(Default::default);
 static STREAMS: PerProcess<Mutex<Streams>> = PerProcess::new(Mutex::default);
 
-/// Notes an event of the calling thread.
+/// Notes an event of a thread.
 #[cold]
-pub(crate) fn note(clock: Clock, what: What) {
+pub(crate) fn note(clock: Clock, by: By, what: What) {
     let is_heap = matches!(what, What::Heap { .. });
-    let note = Note {
-        ticks: clock.ticks(),
-        thread: thread_number(),
-        label: label::current(),
-        query: current_query(),
-        what,
-    };
-    let mut notes = lock(NOTES.get());
+    let mut notes = lock(&NOTES.get()[what.list()]);
+    let note = Note { ticks: clock.ticks(), by, what };
     if notes.notes.len() == MOST {
         let oldest = notes.notes.pop_front();
         notes.heaps -= usize::from(oldest.is_some_and(|note| is_a_heap(&note)));
@@ -139,21 +163,30 @@ fn is_a_heap(note: &Note) -> bool {
 }
 
 /// Notes that were copied.
+#[derive(Default)]
 pub(crate) struct CopiedNotes {
     pub(crate) notes: Vec<Note>,
     pub(crate) lost: u64,
-    /// The number of the first note that was not made yet.
-    pub(crate) next: u64,
+    /// The number of the first note of each list that was not made yet.
+    pub(crate) next: NoteNumbers,
 }
 
-/// Copies the notes from number `from` on.
-pub(crate) fn copy(from: u64) -> CopiedNotes {
-    let notes = lock(NOTES.get());
-    let first = notes.made - notes.notes.len() as u64;
-    let skipped = from.saturating_sub(first).min(notes.notes.len() as u64) as usize;
-    let copied: Vec<_> = notes.notes.iter().skip(skipped).cloned().collect();
-    let lost = notes.made.saturating_sub(from).saturating_sub(copied.len() as u64);
-    CopiedNotes { notes: copied, lost, next: notes.made }
+/// The number of a note, by list.
+pub(crate) type NoteNumbers = [u64; LISTS];
+
+/// Copies the notes from these numbers on.
+pub(crate) fn copy(from: NoteNumbers) -> CopiedNotes {
+    let mut copied = CopiedNotes::default();
+    for (nth, list) in NOTES.get().iter().enumerate() {
+        let notes = lock(list);
+        let first = notes.made - notes.notes.len() as u64;
+        let skipped = from[nth].saturating_sub(first).min(notes.notes.len() as u64) as usize;
+        let of_list = notes.notes.iter().skip(skipped);
+        copied.lost += notes.made.saturating_sub(from[nth]).saturating_sub(of_list.len() as u64);
+        copied.notes.extend(of_list.cloned());
+        copied.next[nth] = notes.made;
+    }
+    copied
 }
 
 /// Notes the device of a stream pool, of which recordings have the streams.

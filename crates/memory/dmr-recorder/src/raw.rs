@@ -25,10 +25,11 @@ pub(crate) enum Kind {
     GraphLaunch,
     LabelBegin,
     LabelEnd,
+    HostWait,
 }
 
 impl Kind {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::Allocate,
         Self::Free,
         Self::Retire,
@@ -46,6 +47,7 @@ impl Kind {
         Self::GraphLaunch,
         Self::LabelBegin,
         Self::LabelEnd,
+        Self::HostWait,
     ];
 
     fn of(number: u8) -> Option<Self> {

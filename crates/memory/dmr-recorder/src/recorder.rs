@@ -17,10 +17,12 @@ use crate::clock::{Anchor, Clock, Times, epoch_ns};
 use crate::config::{RecorderConfig, StartError};
 use crate::gate;
 use crate::heap::heaps;
-use crate::notes::{self, Refused, What};
+use crate::late;
+use crate::notes::{self, By, Refused, What};
 use crate::panics;
 use crate::thread::forget_ring;
 use crate::ticker::{TICK, Ticker};
+use crate::waits;
 use crate::write::{EventWriter, Progress};
 
 /// The recorder of a process. A forked child begins without one.
@@ -109,6 +111,7 @@ pub fn start(config: RecorderConfig) -> Result<(), StartError> {
     gate::close_in_children();
     forget_ring();
     let before = Progress::now();
+    waits::set_one_in(config.timed_waits);
     recorder.running = Some(Running { config, origin, before, background, ticker });
     drop(recorder);
     gate::open();
@@ -117,7 +120,10 @@ pub fn start(config: RecorderConfig) -> Result<(), StartError> {
 
 /// Stops to record: write what was recorded before. A file to which events are appended is ended.
 pub fn stop() {
+    late::collect();
     gate::close();
+    // Discards the rest.
+    late::collect();
     let running = lock(RECORDER.get()).running.take();
     // Not under the lock: the thread of the recorder may be writing a file.
     drop(running);
@@ -145,6 +151,7 @@ pub fn status() -> RecorderStatus {
 /// Those of the file; [`NotConnected`](io::ErrorKind::NotConnected) if the recorder is not started.
 pub fn write_recording(path: &Path) -> io::Result<Written> {
     let mut file = File::create(path)?;
+    late::collect();
     let written = write_to(&mut file, Heaps::Described("request"))?;
     file.flush()?;
     Ok(written)
@@ -157,6 +164,7 @@ pub fn write_recording(path: &Path) -> io::Result<Written> {
 /// Those of the output; [`NotConnected`](io::ErrorKind::NotConnected) if the recorder is not
 /// started.
 pub fn write_recording_to(out: impl Write) -> io::Result<Written> {
+    late::collect();
     write_to(out, Heaps::Described("request"))
 }
 
@@ -268,33 +276,52 @@ fn program() -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Notes a rare event.
+/// Notes a rare event of the calling thread.
 pub(crate) fn note(what: What) {
+    note_of(By::current(), what);
+}
+
+/// Notes a rare event of a thread.
+pub(crate) fn note_of(by: By, what: What) {
     if let Some(origin) = origin() {
-        notes::note(origin.clock, what);
+        notes::note(origin.clock, by, what);
     }
 }
 
 thread_local! {
     static RETRIES: Cell<u32> = const { Cell::new(0) };
+    /// The retries among them whose refusals are not recorded.
+    static QUIET: Cell<u32> = const { Cell::new(0) };
 }
 
 /// A scope of this thread in which a refused allocation is tried again by its caller, after it has
 /// made room: no recording is written for it. [`gave_up`] writes one.
 #[derive(Debug)]
 #[must_use = "the scope ends where this is dropped"]
-pub struct Retrying(PhantomData<*const ()>);
+pub struct Retrying {
+    is_quiet: bool,
+    _of_this_thread: PhantomData<*const ()>,
+}
 
 impl Retrying {
     /// Begins the scope.
     pub fn enter() -> Self {
         RETRIES.set(RETRIES.get() + 1);
-        Self(PhantomData)
+        Self { is_quiet: false, _of_this_thread: PhantomData }
+    }
+
+    /// Begins the scope, for a caller that always makes a refused request again: the first refusal
+    /// is not recorded, so that one that remains is recorded once.
+    pub fn quietly() -> Self {
+        RETRIES.set(RETRIES.get() + 1);
+        QUIET.set(QUIET.get() + 1);
+        Self { is_quiet: true, _of_this_thread: PhantomData }
     }
 }
 
 impl Drop for Retrying {
     fn drop(&mut self) {
+        QUIET.set(QUIET.get().saturating_sub(u32::from(self.is_quiet)));
         RETRIES.set(RETRIES.get().saturating_sub(1));
     }
 }
@@ -309,6 +336,9 @@ pub fn gave_up() {
 }
 
 pub(crate) fn refuse(refused: Refused) {
+    if QUIET.get() > 0 {
+        return;
+    }
     note(What::Refused(refused));
     gave_up();
 }

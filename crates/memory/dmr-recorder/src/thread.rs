@@ -271,3 +271,20 @@ impl Drop for Unrecorded {
         CURRENT.with(|current| current.muted.set(current.muted.get().saturating_sub(1)));
     }
 }
+
+/// Returns whether the thread is in a scope of [`Unrecorded`].
+pub(crate) fn is_muted() -> bool {
+    CURRENT.with(|current| current.muted.get()) > 0
+}
+
+/// Makes a call that records also in a scope of [`Unrecorded`].
+#[inline]
+pub(crate) fn unmuted(call: impl FnOnce()) {
+    let muted = CURRENT.with(|current| current.muted.replace(0));
+    call();
+    if muted > 0 {
+        CURRENT.with(|current| current.muted.set(muted));
+        // An event with the time of the last reading is not muted.
+        end_reading();
+    }
+}

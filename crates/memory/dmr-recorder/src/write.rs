@@ -13,15 +13,16 @@ use crate::attached;
 use crate::clock::Times;
 use crate::heap::Heap;
 use crate::label::{self, Label};
-use crate::notes::{self, Note, Refused, What, device_of, pool_of};
+use crate::notes::{self, By, Note, NoteNumbers, Refused, What, device_of, pool_of};
 use crate::raw::{Kind, RingEvent};
+use crate::waits::RecordedWait;
 
 /// The numbers of the events and notes up to which a writer has come.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Progress {
     /// By ring.
     rings: Vec<u64>,
-    notes: u64,
+    notes: NoteNumbers,
     /// Events of threads without a ring.
     lost: u64,
 }
@@ -202,9 +203,13 @@ impl<W: Write> EventWriter<W> {
             Kind::GraphLaunch => Event::GraphLaunch { stream: number(stream), graph: a, tag },
             Kind::LabelBegin => Event::LabelBegin,
             Kind::LabelEnd => Event::LabelEnd,
+            Kind::HostWait => Event::HostWait { stream: number(stream), length_ns: a },
         };
         let label = self.label(event.head.label);
-        let device = self.device_of(stream);
+        let device = match kind {
+            Kind::HostWait if stream == 0 => b as u16,
+            _ => self.device_of(stream),
+        };
         self.writer.write(&Record {
             time_ns: times.ns(event.ticks),
             thread: event.head.thread as u32,
@@ -217,11 +222,12 @@ impl<W: Write> EventWriter<W> {
 
     fn write_note(&mut self, note: Note, times: &Times) -> io::Result<()> {
         let time_ns = times.ns(note.ticks);
+        let By { thread, label, query } = note.by;
         let record = Record {
             time_ns,
-            thread: note.thread as u32,
-            query: note.query,
-            label: self.label(note.label),
+            thread: thread as u32,
+            query,
+            label: self.label(label),
             ..Record::default()
         };
         let record = match note.what {
@@ -238,6 +244,15 @@ impl<W: Write> EventWriter<W> {
                 let device = self.device_of(stream.as_u64());
                 let stream = number(stream.as_u64());
                 let event = Event::Stream { change, stream, name: StringId::EMPTY };
+                Record { device, event, ..record }
+            }
+            What::WaitLength { wait, length_ns, age_ns } => {
+                let RecordedWait { stream, awaited, block, launch, work } = wait;
+                let device = self.device_of(stream.as_u64());
+                let stream = number(stream.as_u64());
+                let awaited = number(awaited.as_u64());
+                let event =
+                    Event::WaitLength { stream, awaited, block, launch, work, length_ns, age_ns };
                 Record { device, event, ..record }
             }
             What::DeviceLost { device, message } => {

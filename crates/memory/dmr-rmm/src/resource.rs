@@ -274,7 +274,7 @@ impl DeviceMemoryResource for RmmResource {
         // A capture may have begun since. RMM may then have put the wait for the last owner of the
         // memory into the graph, so that no later use of the memory would be ordered: it is leaked.
         home.refuse_capture()?;
-        let ptr = taken?;
+        let ptr = taken.inspect_err(|error| home.record_refusal(bytes, tag, error))?;
         let generation = Generation::next();
         {
             let mut state = self.state();

@@ -310,6 +310,7 @@ impl Device {
     /// [`Driver`](ResourceError::Driver), which may come from work submitted earlier.
     pub fn synchronize(&self) -> ResourceResult<()> {
         self.bind()?;
+        let _waiting = dmr_recorder::hooks::HostWait::for_device(self.ordinal());
         result::ctx::synchronize().map_err(|error| self.driver_error("cuCtxSynchronize", error))
     }
 

@@ -2,15 +2,17 @@
 
 use std::ffi::c_void;
 use std::fmt;
+use std::time::Duration;
 
 use cudarc::driver::CudaStream;
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUresult};
 use dmr_core::ResourceResult;
+use dmr_recorder::hooks::HostWait;
 
 use crate::{Device, RelaxedCapture};
 
-/// An event without timing, in a device's context.
+/// An event in a device's context, without timing unless it is the library's own.
 pub struct DriverEvent {
     handle: sys::CUevent,
     device: Device,
@@ -28,8 +30,21 @@ impl DriverEvent {
     ///
     /// As [`Device::bind`]; [`Driver`](dmr_core::ResourceError::Driver).
     pub fn new(device: &Device) -> ResourceResult<Self> {
+        Self::with_flags(device, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// Creates an event with timing that was never recorded.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub(crate) fn timed(device: &Device) -> ResourceResult<Self> {
+        Self::with_flags(device, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn with_flags(device: &Device, flags: sys::CUevent_flags) -> ResourceResult<Self> {
         device.bind()?;
-        let handle = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+        let handle = result::event::create(flags)
             .map_err(|error| device.driver_error("cuEventCreate", error))?;
         Ok(Self { handle, device: device.clone() })
     }
@@ -97,10 +112,31 @@ impl DriverEvent {
     /// # Errors
     ///
     /// As [`query`](Self::query).
-    pub fn synchronize(&self, _: &RelaxedCapture<'_>) -> ResourceResult<()> {
+    pub fn synchronize(&self, relaxed: &RelaxedCapture<'_>) -> ResourceResult<()> {
+        let _waiting = HostWait::for_device(self.device.ordinal());
+        self.wait(relaxed)
+    }
+
+    /// Waits as [`synchronize`](Self::synchronize) does, for a caller that records the wait.
+    pub(crate) fn wait(&self, _: &RelaxedCapture<'_>) -> ResourceResult<()> {
         // SAFETY: the event is alive.
         unsafe { result::event::synchronize(self.handle) }
             .map_err(|error| self.device.driver_error("cuEventSynchronize", error))
+    }
+}
+
+impl DriverEvent {
+    /// Returns the time on the device from the work before the record of `earlier` until that
+    /// before the record of this. Both have timing, are of one stream, and are done.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](dmr_core::ResourceError::Driver).
+    pub(crate) fn since(&self, earlier: &Self, _: &RelaxedCapture<'_>) -> ResourceResult<Duration> {
+        // SAFETY: both events are alive.
+        let milliseconds = unsafe { result::event::elapsed(earlier.handle, self.handle) }
+            .map_err(|error| self.device.driver_error("cuEventElapsedTime", error))?;
+        Ok(Duration::try_from_secs_f64(f64::from(milliseconds) / 1e3).unwrap_or_default())
     }
 }
 

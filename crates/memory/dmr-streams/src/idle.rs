@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::result;
 use dmr_core::{ResourceError, ResourceResult, StreamId, waits};
+use dmr_recorder::hooks::HostWait;
 
 use crate::event::DriverEvent;
 use crate::{HomeStream, RelaxedCapture, StreamGuard, StreamPool};
@@ -87,6 +88,7 @@ impl StreamPool {
                     HomeStream::Live(stream) => waited.wait_for_stream(&stream, relaxed, until)?,
                     HomeStream::Retired => {
                         if let Some(last) = self.progress().event_now(self, slot)? {
+                            let _waiting = HostWait::for_stream(self.permanent_id(slot));
                             waited.wait_for_event(last.driver_event(), relaxed, until)?;
                         }
                     }
@@ -105,6 +107,7 @@ impl StreamGuard<'_> {
     ///
     /// [`Driver`](dmr_core::ResourceError::Driver), which may come from work submitted earlier.
     pub fn synchronize(&self) -> ResourceResult<()> {
+        let _waiting = HostWait::for_stream(self.id());
         // SAFETY: the stream is alive while there is a guard.
         self.call_relaxed(|stream| unsafe { result::stream::synchronize(stream) })
             .map_err(|error| self.device().driver_error("cuStreamSynchronize", error))
@@ -142,6 +145,7 @@ impl Waited {
             return Ok(());
         }
         recorded.map_err(|error| stream.device().driver_error("cuEventRecord", error))?;
+        let _waiting = HostWait::for_stream(stream.id());
         self.wait_for_event(&event, relaxed, until)
     }
 
@@ -160,6 +164,6 @@ impl Waited {
                 std::thread::sleep(POLL);
             }
         }
-        event.synchronize(relaxed)
+        event.wait(relaxed)
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaStream, sys};
 use dmr_core::ResourceResult;
+use dmr_recorder::hooks::HostWait;
 
 use crate::{Device, StreamGuard};
 
@@ -137,6 +138,7 @@ impl Kernels {
         let stream = self.stream.cu_stream();
         device.relaxed(|_| {
             submit(stream).map_err(|error| device.driver_error(call, error))?;
+            let _waiting = HostWait::for_device(device.ordinal());
             // SAFETY: the stream is alive as long as `self`.
             unsafe { result::stream::synchronize(stream) }
                 .map_err(|error| device.driver_error("cuStreamSynchronize", error))

@@ -36,6 +36,11 @@ impl StreamPool {
         let slot = self.max_streams() + index;
         if self.entry(slot).is_some_and(|slot| slot.own().is_none()) {
             self.create(slot, self.priority)?;
+            let name = match self.is_reclaim(slot) {
+                true => "reclaim".to_owned(),
+                false => format!("library {index}"),
+            };
+            dmr_recorder::name_stream(self.permanent_id(slot), &name);
         }
         self.enter(self.permanent_id(slot))
     }

@@ -14,6 +14,7 @@ use dmr_core::{
 };
 
 use crate::kernels::{Kernels, NOTHING_WRONG, PatternCheck, RESULT_SLOTS};
+use crate::stream_waits::Cause;
 use crate::{Declaration, Device, HomeStream, StreamGuard, StreamPool};
 
 /// [`DeviceOps`] on the streams of a pool.
@@ -303,7 +304,7 @@ impl DeviceOps for PatternOps {
             HomeStream::Retired => streams.progress().event_now(streams, home.slot())?,
         };
         if let Some(work) = work {
-            streams.progress().make_wait(&library, &work)?;
+            streams.progress().make_wait(&library, &work, because_of(block))?;
         }
         Ok(library.id())
     }
@@ -315,7 +316,7 @@ impl DeviceOps for PatternOps {
         let library = streams.library_stream(home.slot())?;
         if let Some(work) = streams.progress().event_on(&library)? {
             stream.refuse_capture()?;
-            streams.progress().make_wait(&stream, &work)?;
+            streams.progress().make_wait(&stream, &work, because_of(block))?;
         }
         Ok(true)
     }
@@ -327,6 +328,11 @@ impl DeviceOps for PatternOps {
     fn synchronize(&self, stream: StreamId) -> ResourceResult<()> {
         self.streams.synchronize(stream)
     }
+}
+
+/// Returns the cause of a wait for the work of a block.
+fn because_of(block: &DeviceBlock) -> Cause {
+    Cause { block: block.generation().get(), launch: 0 }
 }
 
 impl Drop for PatternOps {

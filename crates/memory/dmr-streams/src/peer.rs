@@ -10,6 +10,7 @@ use dmr_core::{
     BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, StreamId, StreamPoolId,
 };
 
+use crate::stream_waits::Cause;
 use crate::{Device, LaunchTokens, StreamGuard, StreamPool, library};
 
 impl StreamGuard<'_> {
@@ -22,6 +23,11 @@ impl StreamGuard<'_> {
     /// [`DeviceLost`](ResourceError::DeviceLost) for either device;
     /// [`Driver`](ResourceError::Driver).
     pub fn wait_for(&self, other: &StreamGuard<'_>) -> ResourceResult<()> {
+        self.wait_because(other, Cause::default())
+    }
+
+    /// Makes this stream wait as [`wait_for`](Self::wait_for) does, with the cause for recordings.
+    fn wait_because(&self, other: &StreamGuard<'_>, cause: Cause) -> ResourceResult<()> {
         let is_same_pool = self.pool().id() == other.pool().id();
         if is_same_pool && self.slot() == other.slot() {
             return Ok(());
@@ -32,8 +38,8 @@ impl StreamGuard<'_> {
         match progress.event_on(other)? {
             // The work is done.
             None => Ok(()),
-            Some(event) if is_same_pool => progress.make_wait(self, &event),
-            Some(event) => progress.make_other_pool_wait(self, other, &event),
+            Some(event) if is_same_pool => progress.make_wait(self, &event, cause),
+            Some(event) => progress.make_other_pool_wait(self, other, &event, cause),
         }
     }
 
@@ -75,7 +81,7 @@ impl LaunchTokens {
         uses: &[BlockUse],
     ) -> ResourceResult<()> {
         self.prepare(home, resource, &[], uses)?;
-        worker.wait_for(home).inspect_err(|_| {
+        worker.wait_because(home, Cause::of(uses)).inspect_err(|_| {
             // They are open, so closing them is no error.
             let _ = self.cancel(home.pool(), resource);
         })

@@ -1,4 +1,5 @@
-//! The events of a pool's streams: recorded behind uses, waited for by other streams and the host.
+//! The events of a pool's streams: recorded behind uses, waited for by the host. `stream_waits`
+//! beside it makes streams wait for them.
 //!
 //! With one stream no event is needed, so none is recorded until a second stream is in sight. From
 //! then on each use records one, and a capture of a graph may take any of them: a capture can begin
@@ -43,25 +44,6 @@ pub(crate) enum Left<'p> {
 }
 
 impl Progress {
-    /// Makes the stream wait for an event.
-    pub(crate) fn make_wait(&self, stream: &StreamGuard<'_>, event: &Event) -> ResourceResult<()> {
-        self.discard_captured(event, stream.wait_for_event(event.driver_event()))?;
-        self.record_wait(stream.slot(), event);
-        Ok(())
-    }
-
-    /// Makes a stream of another pool wait for an event of a stream of this one.
-    pub(crate) fn make_other_pool_wait(
-        &self,
-        waiting: &StreamGuard<'_>,
-        stream: &StreamGuard<'_>,
-        event: &Event,
-    ) -> ResourceResult<()> {
-        let failed = |error| waiting.error_between(stream, "cuStreamWaitEvent", error);
-        let waited = waiting.wait_for_event_raw(event.driver_event()).map_err(failed);
-        self.discard_captured(event, waited)
-    }
-
     /// Queries an event: returns whether it is done.
     pub(crate) fn query(&self, device: &Device, event: &Event) -> ResourceResult<bool> {
         let queried = device.relaxed(|relaxed| event.driver_event().query(relaxed));
@@ -84,7 +66,7 @@ impl Progress {
             }
             return Ok(());
         }
-        let waited = device.relaxed(|relaxed| event.driver_event().synchronize(relaxed));
+        let waited = device.relaxed(|relaxed| event.driver_event().wait(relaxed));
         self.discard_captured(event, waited)?;
         self.record_completion(event);
         Ok(())

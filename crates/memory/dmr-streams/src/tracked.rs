@@ -20,6 +20,7 @@ use dmr_core::{
     DriverAllocation, PeerAccess, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
     UseTracking, VirtualMemory,
 };
+use dmr_recorder::Retrying;
 
 use crate::uses::{BlocksInUse, Patience, PendingFrees, UseTable};
 use crate::{BlockOwner, StreamGuard, StreamPool};
@@ -158,9 +159,15 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         let stream = guard.id();
         guard.refuse_capture()?;
         self.free_oldest(stream);
-        let block = match self.upstream().allocate(bytes, stream, tag) {
+        let may_free = || !(self.in_use.is_empty() && self.pending.is_empty());
+        // Refused, it is asked for again below.
+        let retrying = (dmr_recorder::is_on() && may_free()).then(Retrying::quietly);
+        let allocated = self.upstream().allocate(bytes, stream, tag);
+        let again = retrying.is_some();
+        drop(retrying);
+        let block = match allocated {
             Err(ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. })
-                if !(self.in_use.is_empty() && self.pending.is_empty()) =>
+                if again || may_free() =>
             {
                 // Blocks that cannot be freed stay retired.
                 let _ = self.try_reap();

@@ -7,8 +7,11 @@ use std::sync::Arc;
 use dmr_core::size::human_bytes;
 use dmr_core::{
     AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    DriverAllocation, ResourceResult, StreamId, StreamPoolId, VirtualMemory, forward, panics,
+    DriverAllocation, ResourceError, ResourceResult, StreamId, StreamPoolId, VirtualMemory,
+    forward, panics,
 };
+use dmr_recorder::Refused;
+use dmr_recorder::hooks;
 
 use super::Budget;
 use super::account::{Account, MAX_BYTES, signed};
@@ -214,6 +217,19 @@ impl<R: DeviceMemoryResource + 'static> BudgetResource<R> {
         Ok(ChargeGuard { tree, account, bytes, tag })
     }
 
+    /// Records that this budget has refused an allocation. Not the pages of a pool, which records
+    /// its own refusals.
+    #[cold]
+    fn record_refusal(&self, bytes: usize, stream: StreamId, tag: AllocTag, error: &ResourceError) {
+        if !matches!(error, ResourceError::OutOfBudget { .. }) {
+            return;
+        }
+        let default = || StreamId::from_parts(self.streams, 0, 0);
+        let stream = if stream.is_default() { default() } else { Some(stream) };
+        let bytes = bytes as u64;
+        hooks::refused(|| Refused { bytes, stream, tag, ..Refused::by(error) });
+    }
+
     #[inline(never)]
     fn charge_slowly(&self, bytes: u64, tag: AllocTag) -> ResourceResult<()> {
         let Self { tree, account, resource, .. } = self;
@@ -321,7 +337,8 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for BudgetResource<
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
         let charged = (bytes as u64).min(MAX_BYTES);
-        let charge = self.charge(charged, tag)?;
+        let charge = self.charge(charged, tag);
+        let charge = charge.inspect_err(|error| self.record_refusal(bytes, stream, tag, error))?;
         // Match and rebuild the result so that the block is returned in place (saves a copy).
         match self.resource.allocate(bytes, stream, tag) {
             Ok(block) => {

@@ -14,6 +14,7 @@ use dmr_core::{
     DeviceMemoryResource, DriverAllocation, Generation, PeerAccess, Process, ResourceError,
     ResourceResult, StreamId, Usage, UseToken, UseTokens, UseTracking, VirtualMemory, forward,
 };
+use dmr_recorder::Retrying;
 
 use super::allocation::Allocation;
 use super::blocks::{Blocks, Kept};
@@ -161,7 +162,11 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
+        // Refused, it is asked for again below.
+        let retrying = dmr_recorder::is_on().then(Retrying::quietly);
         let allocated = self.upstream().allocate(bytes, stream, tag);
+        let again = retrying.is_some();
+        drop(retrying);
         let is_full = matches!(
             allocated,
             Err(ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. })
@@ -171,7 +176,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         }
         let mut alone = write(&self.quarantine);
         let quarantine = ignore_poison(alone.get_mut());
-        if quarantine.is_empty() && !self.blocks.has_deallocated() {
+        if !again && quarantine.is_empty() && !self.blocks.has_deallocated() {
             return allocated;
         }
         // Blocks that upstream refuses are still in quarantine; the second try tells whether that

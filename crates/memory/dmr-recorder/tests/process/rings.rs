@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmr_core::{AllocTag, StreamId, StreamPoolId};
-use dmr_recorder::hooks::{self, RecordedSpan, RecordedWait};
+use dmr_recorder::hooks::{self, RecordedBlock, RecordedSpan, RecordedWait};
 use dmr_recorder::query::with_query;
 use dmr_recorder::{
     RecorderConfig, StartError, Unrecorded, label, name_stream, register_stream_pool, start,
@@ -151,7 +151,7 @@ fn waits_spans_and_streams_come_back_with_their_device() {
     let awaited = StreamId::from_parts(pool, 2, 0).unwrap();
     name_stream(awaited, "the copies");
     hooks::stream_created(stream);
-    hooks::waited(|| RecordedWait { stream, awaited, block: 77, launch: 8, work: u64::MAX });
+    hooks::waited(&RecordedWait { stream, awaited, block: 77, launch: 8, work: u64::MAX });
     assert_eq!(hooks::take_awaited_blocks().collect::<Vec<_>>(), [77]);
     assert_eq!(hooks::take_awaited_blocks().count(), 0);
     hooks::moved(RecordedSpan { address: 4096, bytes: 512, stream }, 8192);
@@ -185,6 +185,38 @@ fn waits_spans_and_streams_come_back_with_their_device() {
         matches!(event, Event::Span { change: dmr_recording::SpanChange::Reserve, .. })
     };
     assert!(!events.iter().any(is_reserve), "it was in a scope that records nothing");
+}
+
+/// The scope is about blocks, whose owner records them; also where events share a reading of the
+/// clock.
+#[test]
+fn a_scope_that_records_no_blocks_records_waits_and_goes_on() {
+    let _recording = Recording::begin(RecorderConfig::new());
+    let pool = StreamPoolId::next().unwrap();
+    register_stream_pool(pool, 6);
+    let stream = StreamId::from_parts(pool, 1, 1).unwrap();
+    let awaited = StreamId::from_parts(pool, 2, 0).unwrap();
+    let wait = |work| RecordedWait { stream, awaited, block: 0, launch: 0, work };
+    let tag = AllocTag::intern("scope::muted");
+    let muted = RecordedBlock { address: 256, bytes: 0, generation: 1, stream, tag };
+    {
+        let _unrecorded = Unrecorded::enter();
+        for work in 0..100 {
+            hooks::waited(&wait(work));
+            drop(hooks::HostWait::for_stream(stream));
+            // Its time may be that of the wait.
+            hooks::allocated_coarse(|| RecordedBlock { bytes: work, ..muted });
+        }
+    }
+    allocate(1, "scope::after");
+    let read = Read::now();
+    let count = |is_it: fn(&Event) -> bool| {
+        read.records.iter().filter(|record| record.device == 6 && is_it(&record.event)).count()
+    };
+    assert_eq!(count(|event| matches!(event, Event::Wait { .. })), 100);
+    assert_eq!(count(|event| matches!(event, Event::HostWait { .. })), 100);
+    assert_eq!(read.allocated("scope::muted").len(), 0);
+    assert_eq!(read.allocated("scope::after").len(), 1);
 }
 
 #[test]

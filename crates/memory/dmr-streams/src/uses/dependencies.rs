@@ -5,6 +5,7 @@ use std::fmt;
 use dmr_core::error::StreamProblem;
 use dmr_core::ledger::UseId;
 use dmr_core::{BlockId, ByteRange, ResourceError, ResourceResult, StreamId, StreamPoolId};
+use dmr_recorder::hooks::HostWait;
 use smallvec::SmallVec;
 
 use super::UseTable;
@@ -349,7 +350,10 @@ impl UseTable<'_> {
         for used in after.clone().newest_of_each_stream().uses {
             let event = progress.event_for(self.pool, used);
             outcome = outcome.and(match event {
-                Ok(Some(event)) => progress.synchronize(device, &event),
+                Ok(Some(event)) => {
+                    let _waiting = HostWait::for_stream(self.pool.permanent_id(used.slot()));
+                    progress.synchronize(device, &event)
+                }
                 Ok(None) => Ok(()),
                 Err(error) => Err(error),
             });

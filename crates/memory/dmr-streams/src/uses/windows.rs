@@ -9,7 +9,6 @@ use dmr_core::ledger::UseId;
 use dmr_core::{
     Access, BlockId, BlockUse, ResourceError, ResourceResult, StreamId, UseTokens, UseTracking,
 };
-use dmr_recorder::hooks::{self, RecordedWait};
 use smallvec::SmallVec;
 
 use super::needs::{Need, Needs};
@@ -18,6 +17,7 @@ use super::slots::{Closed, EndedLaunches, Opened};
 use super::{UseTable, covering};
 use crate::progress::Event;
 use crate::recording::{EndedLaunch, Left};
+use crate::stream_waits::Cause;
 use crate::timeline::End;
 use crate::{HomeStream, StreamGuard, StreamPool};
 
@@ -451,23 +451,15 @@ impl UseTable<'_> {
         Ok(())
     }
 
-    /// Queues a wait, and records it.
+    /// Queues a wait.
     fn wait_once(
         &self,
         stream: &StreamGuard<'_>,
         needs: &Needs,
         awaited: &Awaited,
     ) -> ResourceResult<()> {
-        self.pool.progress().make_wait(stream, &awaited.event)?;
-        let Need { used, block } = awaited.need;
-        hooks::waited(|| RecordedWait {
-            stream: stream.id(),
-            awaited: self.pool.permanent_id(used.slot()),
-            block,
-            launch: needs.launch,
-            work: used.seq(),
-        });
-        Ok(())
+        let cause = Cause { block: awaited.need.block, launch: needs.launch };
+        self.pool.progress().make_wait(stream, &awaited.event, cause)
     }
 
     /// Closes the windows of tokens from index `from` on.

@@ -6,6 +6,8 @@ mod forks;
 mod backend_variable;
 mod d6_shutdown;
 mod flight_recorder;
+mod recorded_refusals;
+mod recorded_waits;
 mod recordings;
 mod shared_budget;
 mod sim_d4_forks_under_load;
