@@ -21,6 +21,8 @@ const MOST_HEAPS: usize = 8;
 /// A note, when it was made, and by which thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Note {
+    /// Notes before it, also those that are not kept any more.
+    number: u64,
     pub(crate) ticks: u64,
     pub(crate) thread: u64,
     pub(crate) label: u16,
@@ -103,6 +105,8 @@ pub(crate) struct Streams {
     /// The device of each stream pool.
     devices: BTreeMap<u32, u16>,
     names: BTreeMap<StreamId, Box<str>>,
+    /// The number of changes of the names.
+    changes: u64,
 }
 
 static NOTES: PerProcess<Mutex<Notes>> = PerProcess::new(Mutex::default);
@@ -112,7 +116,8 @@ static STREAMS: PerProcess<Mutex<Streams>> = PerProcess::new(Mutex::default);
 #[cold]
 pub(crate) fn note(clock: Clock, what: What) {
     let is_heap = matches!(what, What::Heap { .. });
-    let note = Note {
+    let mut note = Note {
+        number: 0,
         ticks: clock.ticks(),
         thread: thread_number(),
         label: label::current(),
@@ -130,6 +135,7 @@ pub(crate) fn note(clock: Clock, what: What) {
         notes.heaps -= 1;
     }
     notes.heaps += usize::from(is_heap);
+    note.number = notes.made;
     notes.made += 1;
     notes.notes.push_back(note);
 }
@@ -146,12 +152,17 @@ pub(crate) struct CopiedNotes {
     pub(crate) next: u64,
 }
 
+/// Returns the number of notes that were made.
+pub(crate) fn made() -> u64 {
+    lock(NOTES.get()).made
+}
+
 /// Copies the notes from number `from` on.
 pub(crate) fn copy(from: u64) -> CopiedNotes {
     let notes = lock(NOTES.get());
-    let first = notes.made - notes.notes.len() as u64;
-    let skipped = from.saturating_sub(first).min(notes.notes.len() as u64) as usize;
-    let copied: Vec<_> = notes.notes.iter().skip(skipped).cloned().collect();
+    // Not all are there: the oldest heap makes room for a new one.
+    let skipped = notes.notes.partition_point(|note| note.number < from);
+    let copied: Vec<_> = notes.notes.range(skipped..).cloned().collect();
     let lost = notes.made.saturating_sub(from).saturating_sub(copied.len() as u64);
     CopiedNotes { notes: copied, lost, next: notes.made }
 }
@@ -165,7 +176,9 @@ pub fn register_stream_pool(pool: StreamPoolId, device_ordinal: usize) {
 
 /// Names a stream in recordings.
 pub fn name_stream(stream: StreamId, name: &str) {
-    lock(STREAMS.get()).names.insert(permanent(stream), name.into());
+    let mut streams = lock(STREAMS.get());
+    streams.names.insert(permanent(stream), name.into());
+    streams.changes += 1;
 }
 
 /// Forgets the name of a stream that is retired: another one may get its slot.
@@ -178,11 +191,26 @@ pub(crate) fn device_of(pool: u32) -> u16 {
     lock(STREAMS.get()).devices.get(&pool).copied().unwrap_or(0)
 }
 
-/// Returns the names of all streams.
-pub(crate) fn names() -> Vec<NamedStream> {
+/// The names of all streams.
+pub(crate) struct Names {
+    /// The number of changes so far.
+    pub(crate) changes: u64,
+    pub(crate) streams: Vec<NamedStream>,
+}
+
+/// Returns the names of all streams; `None` if this was the number of changes already.
+pub(crate) fn names_since(changes: u64) -> Option<Names> {
     let streams = lock(STREAMS.get());
+    if streams.changes == changes {
+        return None;
+    }
+    let changes = streams.changes;
     let names = streams.names.iter();
-    names.map(|(stream, name)| NamedStream { stream: *stream, name: name.clone() }).collect()
+    let named = |(stream, name): (&StreamId, &Box<str>)| NamedStream {
+        stream: *stream,
+        name: name.clone(),
+    };
+    Some(Names { changes, streams: names.map(named).collect() })
 }
 
 /// A stream that has a name.
