@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use dmr_core::process::PerProcess;
 use dmr_core::sync::lock;
-use dmr_core::{AllocTag, StreamId};
+use dmr_core::{AllocTag, StreamId, panics};
 
 /// The state of a part of a heap, as in a recording.
 pub use dmr_recording::RegionState as HeapState;
@@ -39,7 +39,7 @@ pub struct Heap {
 /// A resource that can describe its heap, such as a pool.
 pub trait HeapSource: Send + Sync {
     /// Returns the heap. Called by threads that are in no call of the resource, and by one whose
-    /// allocation is refused.
+    /// allocation is refused. If it panics, its heap is left out.
     fn heap(&self) -> Heap;
 }
 
@@ -56,5 +56,7 @@ pub fn register_heap(source: Weak<dyn HeapSource>) {
 pub(crate) fn heaps() -> Vec<Heap> {
     let sources: Vec<Arc<dyn HeapSource>> =
         lock(SOURCES.get()).iter().filter_map(Weak::upgrade).collect();
-    sources.iter().map(|source| source.heap()).collect()
+    // Its last owner may be dropped here, too.
+    let heap = |source: Arc<dyn HeapSource>| panics::catch(move || source.heap());
+    sources.into_iter().filter_map(heap).collect()
 }

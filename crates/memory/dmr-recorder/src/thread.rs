@@ -112,8 +112,17 @@ fn attach() -> bool {
     true
 }
 
-/// Forgets the ring of the thread, and lets it look for another one: the process has forked, or
-/// the recorder has begun anew.
+/// Returns the ring of the thread, and lets it look for another one: the recorder begins anew, and
+/// its rings may have another size.
+pub(crate) fn change_ring() {
+    let before = ATTACHED.get().ring;
+    forget_ring();
+    if let Some(ring) = before {
+        attached::give_back(ring);
+    }
+}
+
+/// Forgets the ring of the thread, and lets it look for another one: the process has forked.
 pub(crate) fn forget_ring() {
     CURRENT.set(Current { ring: None, ..CURRENT.get() });
     ATTACHED.set(Attached { ring: None, has_none: false, ..ATTACHED.get() });

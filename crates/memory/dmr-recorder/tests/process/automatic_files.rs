@@ -38,14 +38,26 @@ fn files(folder: &Path, why: &str) -> Vec<Read> {
     names.iter().filter(is_it).map(|path| Read::of(&std::fs::read(path).unwrap())).collect()
 }
 
+/// Returns settings that allow the files of all tests together.
+fn writing_to(folder: &Path) -> RecorderConfig {
+    let mut config = RecorderConfig::new().with_folder(folder);
+    config.max_files = 1_000;
+    config
+}
+
 fn refused() -> Refused {
     Refused { bytes: 2 << 30, limit: "device memory".into(), free: 5 << 30, ..Refused::default() }
 }
 
 /// Returns the reasons of the descriptions of heaps.
 fn heaps(read: &Read) -> Vec<&str> {
+    heaps_of(read, 1024)
+}
+
+/// Returns the reasons of the descriptions of heaps that have reserved this.
+fn heaps_of(read: &Read, bytes: u64) -> Vec<&str> {
     let why = |record: &dmr_recording::Record| match record.event {
-        Event::SnapshotBegin { why, reserved: 1024 } => Some(read.text(why)),
+        Event::SnapshotBegin { why, reserved } if reserved == bytes => Some(read.text(why)),
         _ => None,
     };
     read.records.iter().filter_map(why).collect()
@@ -55,7 +67,7 @@ fn heaps(read: &Read) -> Vec<&str> {
 fn an_out_of_memory_is_written_with_the_heap_before_and_after() {
     let folder = tempfile::tempdir().unwrap();
     let heap: Arc<dyn HeapSource> = Arc::new(OneBlock);
-    let _recording = Recording::begin(RecorderConfig::new().with_folder(folder.path()));
+    let _recording = Recording::begin(writing_to(folder.path()));
     register_heap(Arc::downgrade(&heap));
     hooks::short_of_memory();
     allocate(1, "while short");
@@ -75,10 +87,64 @@ fn an_out_of_memory_is_written_with_the_heap_before_and_after() {
     assert_eq!(status.files.iter().filter(|file| file.starts_with(folder.path())).count(), 1);
 }
 
+/// A heap of this many bytes.
+struct Reserves(u64);
+
+impl HeapSource for Reserves {
+    fn heap(&self) -> Heap {
+        Heap { reserved: self.0, ..Heap::default() }
+    }
+}
+
+struct Panics;
+
+impl HeapSource for Panics {
+    fn heap(&self) -> Heap {
+        panic!("on purpose")
+    }
+}
+
+#[test]
+fn a_heap_that_panics_is_left_out_and_the_refused_thread_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let panics: Arc<dyn HeapSource> = Arc::new(Panics);
+    let heap: Arc<dyn HeapSource> = Arc::new(Reserves(77));
+    let config = writing_to(folder.path());
+    let _recording = Recording::begin(config);
+    register_heap(Arc::downgrade(&panics));
+    register_heap(Arc::downgrade(&heap));
+    hooks::short_of_memory();
+    hooks::refused(refused);
+    let [file] = &files(folder.path(), "out-of-memory")[..] else { panic!("one file") };
+    assert_eq!(heaps_of(file, 77), ["before memory was made free", "out of memory"]);
+}
+
+#[test]
+fn more_heaps_than_are_kept_are_counted_as_missing_and_no_other_note_is_repeated() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.rec");
+    let recording = Recording::begin(RecorderConfig::new());
+    hooks::refused(refused);
+    drop(recording);
+    let mut config = RecorderConfig::new().stream_to(&path);
+    config.stream_interval = std::time::Duration::from_secs(60);
+    let recording = Recording::begin(config);
+    let sources: Vec<Arc<dyn HeapSource>> =
+        (0..11).map(|_| Arc::new(Reserves(88)) as Arc<dyn HeapSource>).collect();
+    sources.iter().for_each(|source| register_heap(Arc::downgrade(source)));
+    hooks::short_of_memory();
+    drop(recording);
+    let read = Read::of(&std::fs::read(&path).unwrap());
+    assert_eq!(heaps_of(&read, 88).len(), 8);
+    assert_eq!(read.summary.unwrap().lost, 3);
+    let is_refusal = |record: &&dmr_recording::Record| matches!(record.event, Event::Refused(_));
+    assert_eq!(read.records.iter().filter(is_refusal).count(), 0, "it was before the start");
+}
+
 #[test]
 fn a_refusal_that_is_tried_again_writes_a_file_only_if_nothing_helps() {
     let folder = tempfile::tempdir().unwrap();
-    let _recording = Recording::begin(RecorderConfig::new().with_folder(folder.path()));
+    let _recording = Recording::begin(writing_to(folder.path()));
     {
         let _retrying = Retrying::enter();
         hooks::refused(refused);
@@ -120,7 +186,7 @@ fn a_lost_device_is_written_with_its_error() {
     let heap: Arc<dyn HeapSource> = Arc::new(OneBlock);
     let weak: Weak<dyn HeapSource> = Arc::downgrade(&heap);
     register_heap(weak);
-    let _recording = Recording::begin(RecorderConfig::new().with_folder(folder.path()));
+    let _recording = Recording::begin(writing_to(folder.path()));
     hooks::device_lost(3, "an illegal address");
     let [file] = &files(folder.path(), "device-lost")[..] else { panic!("one file") };
     let lost = file.records.iter().find_map(|record| match record.event {
@@ -134,7 +200,7 @@ fn a_lost_device_is_written_with_its_error() {
 #[test]
 fn a_panic_is_written_before_the_hook_of_the_program_runs() {
     let folder = tempfile::tempdir().unwrap();
-    let _recording = Recording::begin(RecorderConfig::new().with_folder(folder.path()).on_panic());
+    let _recording = Recording::begin(writing_to(folder.path()).on_panic());
     let panicked = std::thread::spawn(|| {
         allocate(1, "before the panic");
         panic!("on purpose");
@@ -149,7 +215,7 @@ fn a_panic_is_written_before_the_hook_of_the_program_runs() {
 #[allow(unsafe_code, reason = "raises a signal")]
 fn a_signal_is_written_by_the_thread_of_the_recorder() {
     let folder = tempfile::tempdir().unwrap();
-    let config = RecorderConfig::new().with_folder(folder.path()).on_signal(libc::SIGUSR2);
+    let config = writing_to(folder.path()).on_signal(libc::SIGUSR2);
     let _recording = Recording::begin(config);
     allocate(1, "before the signal");
     // SAFETY: the recorder has a handler for it.
