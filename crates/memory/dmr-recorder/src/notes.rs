@@ -205,12 +205,11 @@ pub(crate) fn names_since(changes: u64) -> Option<Names> {
         return None;
     }
     let changes = streams.changes;
-    let names = streams.names.iter();
-    let named = |(stream, name): (&StreamId, &Box<str>)| NamedStream {
-        stream: *stream,
-        name: name.clone(),
-    };
-    Some(Names { changes, streams: names.map(named).collect() })
+    let mut names = Names { changes, streams: Vec::new() };
+    for (stream, name) in &streams.names {
+        names.streams.push(NamedStream { stream: *stream, name: name.clone() });
+    }
+    Some(names)
 }
 
 /// A stream that has a name.

@@ -89,6 +89,6 @@ fn a_stream_that_gets_another_name_is_written_with_it() {
         }
         _ => None,
     };
-    let last = read.records.iter().filter_map(name).last();
+    let last = read.records.iter().filter_map(name).next_back();
     assert_eq!(last.as_deref(), Some("the second name"));
 }
