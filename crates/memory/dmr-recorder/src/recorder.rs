@@ -57,6 +57,9 @@ pub(crate) struct Origin {
 
 static RECORDER: PerProcess<Mutex<Recorder>> = PerProcess::new(Mutex::default);
 
+/// The most names of a recording that are tried.
+const MOST_NAMES: u32 = 1_000;
+
 /// The least nanoseconds between two descriptions of heaps before a refusal.
 const HEAPS_INTERVAL_NS: u64 = 100_000_000;
 
@@ -378,15 +381,40 @@ pub(crate) fn note_heaps_before() {
 /// for [`status`].
 pub(crate) fn write_file(why: &str, described: Heaps) {
     let Some(path) = next_file(why) else { return };
-    let written = File::create(&path).and_then(|file| write_to(file, described));
+    let written = create_new(&path).and_then(|created| {
+        write_to(created.file, described)?;
+        Ok(created.path)
+    });
     let mut recorder = lock(RECORDER.get());
     match written {
-        Ok(_) => recorder.files.push(path),
+        Ok(path) => recorder.files.push(path),
         Err(error) => {
             recorder.failures += 1;
             recorder.last_failure = Some(format!("{}: {error}", path.display()));
         }
     }
+}
+
+/// A file that was not there before.
+struct Created {
+    file: File,
+    path: PathBuf,
+}
+
+/// Creates a file of this path, or of one with a number in its name: a process before may have had
+/// the same number, as the first of each container has.
+fn create_new(path: &Path) -> io::Result<Created> {
+    let mut path = path.to_owned();
+    for again in 2.. {
+        match File::create_new(&path) {
+            Ok(file) => return Ok(Created { file, path }),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && again < MOST_NAMES => {
+                path.set_extension(format!("{again}.rec"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 fn next_file(why: &str) -> Option<PathBuf> {

@@ -8,7 +8,7 @@ use dmr_core::AllocTag;
 use dmr_recorder::hooks;
 use dmr_recorder::{
     Heap, HeapPart, HeapSource, HeapState, RecorderConfig, Refused, Retrying, gave_up,
-    register_heap, status,
+    register_heap, start, status,
 };
 use dmr_recording::Event;
 
@@ -208,6 +208,40 @@ fn a_panic_is_written_before_the_hook_of_the_program_runs() {
     panicked.join().unwrap_err();
     let files = files(folder.path(), "panic");
     assert!(files.iter().any(|file| file.allocated("before the panic").len() == 1));
+}
+
+#[test]
+fn a_recording_of_another_process_with_the_same_number_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = std::process::id();
+    let old = |nth| folder.path().join(format!("dmr-{process}-{nth}-device-lost.rec"));
+    for nth in 1..=500 {
+        std::fs::write(old(nth), "of another one").unwrap();
+    }
+    let _recording = Recording::begin(writing_to(folder.path()));
+    for _ in 0..2 {
+        hooks::device_lost(0, "an illegal address");
+    }
+    for nth in 1..=500 {
+        assert_eq!(std::fs::read(old(nth)).unwrap(), b"of another one");
+    }
+    let own: Vec<_> =
+        status().files.into_iter().filter(|it| it.starts_with(folder.path())).collect();
+    assert_eq!(own.len(), 2);
+    for path in own {
+        assert!(Read::of(&std::fs::read(&path).unwrap()).summary.is_some(), "{path:?}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_of_a_fault_is_refused() {
+    let _recording = Recording::begin(RecorderConfig::new());
+    dmr_recorder::stop();
+    for signal in [libc::SIGILL, libc::SIGFPE, libc::SIGTRAP] {
+        let refused = start(RecorderConfig::new().with_folder("anywhere").on_signal(signal));
+        assert!(refused.unwrap_err().to_string().contains("a fault"), "{signal}");
+    }
 }
 
 #[cfg(unix)]
