@@ -118,8 +118,8 @@ impl Content {
 
 /// Destroys a capsule of Python, by its name: deletes a tensor of DLPack (`dltensor`,
 /// `dltensor_versioned`); releases a struct of Arrow (`arrow_schema`, `arrow_device_array`), unless
-/// it was moved out, and frees it. A capsule of another name, such as one whose tensor was taken, is
-/// left alone. For bindings to Python, which pass it to `PyCapsule_New`. It leaves an exception that
+/// it was moved out, and frees it. Leaves a capsule of another name alone, such as one whose tensor
+/// was taken. For bindings to Python, which pass it to `PyCapsule_New`. It leaves an exception that
 /// is being raised as it is. Outside of Python it does nothing.
 ///
 /// # Safety

@@ -184,19 +184,22 @@ fn columns_are_nested_64_times_at_most_whatever_they_are_made_of() {
     let rig = Rig::new();
     let gpu = Gpu::new(&rig);
     let home = rig.stream();
-    let around = |column: ArrowColumn| {
+    let around = |column: &ArrowColumn| {
         let children = vec![column.clone()];
         let buffers = vec![None];
-        let parts =
-            ColumnParts { format: "+s".into(), buffers, children, ..ColumnParts::default() };
-        ArrowColumn::new(parts).map_err(|refused| (column, refused))
+        ArrowColumn::new(ColumnParts {
+            format: "+s".into(),
+            buffers,
+            children,
+            ..ColumnParts::default()
+        })
     };
     let empty = DeviceBuffer::<u8>::uninit(&gpu, &home, 0).unwrap();
-    let mut column = ArrowColumn::of("x", empty);
+    let mut deepest = ArrowColumn::of("x", empty);
     let mut levels = 0;
-    let (deepest, refused) = loop {
-        match around(column) {
-            Ok(around) => column = around,
+    let refused = loop {
+        match around(&deepest) {
+            Ok(around) => deepest = around,
             Err(refused) => break refused,
         }
         levels += 1;

@@ -60,7 +60,7 @@ fn c6_the_context_of_the_thread_stays_current() {
 struct Theirs {
     managed: DLManagedTensorVersioned,
     shape: [i64; 1],
-    /// What the deleter makes current.
+    /// The context that the deleter makes current.
     context: sys::CUcontext,
     deletions: Arc<AtomicUsize>,
 }
