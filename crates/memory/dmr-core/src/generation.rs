@@ -15,15 +15,16 @@ pub struct Generation(NonZeroU64);
 /// The length of the range of numbers that a thread takes from the process at once.
 const RANGE: u64 = 4096;
 
+thread_local! {
+    static NEXT_AND_END: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
 impl Generation {
     /// Returns a generation that was never returned before, on any thread.
     #[must_use]
     #[inline]
     pub fn next() -> Self {
         static ISSUED: AtomicU64 = AtomicU64::new(1);
-        thread_local! {
-            static NEXT_AND_END: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
-        }
         let take_range = || ISSUED.fetch_add(RANGE, Ordering::Relaxed);
         let number = NEXT_AND_END
             .try_with(|range| {
@@ -39,6 +40,15 @@ impl Generation {
             .unwrap_or_else(|_| take_range());
         // 2⁶⁴ generations are 580 years at one per nanosecond, so the counter never wraps to 0.
         Self(NonZeroU64::new(number).unwrap_or(NonZeroU64::MAX))
+    }
+
+    /// Returns whether the calling thread has taken it not long ago. If false, another thread may
+    /// have.
+    #[must_use]
+    #[inline]
+    pub fn is_recent_of_thread(self) -> bool {
+        let end = NEXT_AND_END.try_with(|range| range.get().1).unwrap_or(0);
+        self.get().wrapping_sub(end.wrapping_sub(RANGE)) < RANGE
     }
 
     /// Returns the number, for logs and messages.
@@ -64,6 +74,25 @@ impl fmt::Debug for Generation {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+
+    #[test]
+    fn a_recent_generation_of_another_thread_is_not_of_this_one() {
+        let first = Generation::next();
+        let of_thread = std::thread::spawn(|| {
+            let generation = Generation::next();
+            assert!(generation.is_recent_of_thread());
+            generation
+        });
+        let other = of_thread.join().unwrap();
+        assert!(first.is_recent_of_thread());
+        assert!(!other.is_recent_of_thread());
+        let without_any = std::thread::spawn(move || {
+            assert!(!first.is_recent_of_thread() && !other.is_recent_of_thread());
+        });
+        without_any.join().unwrap();
+        (0..RANGE).for_each(|_| drop(Generation::next()));
+        assert!(!first.is_recent_of_thread());
+    }
 
     #[test]
     fn threads_never_get_the_same_generation() {

@@ -71,6 +71,8 @@ pub(crate) struct State {
     /// The most live bytes for which it is, less `live_from`.
     live_range: u64,
     exactness: u32,
+    /// The thread that has locked it last while the process recorded.
+    recorded_by: u64,
 }
 
 /// Blocks and bytes, as requested, since the pool was made.
@@ -152,7 +154,8 @@ impl Arena {
     /// ones.
     #[inline(always)]
     pub(crate) fn lock_for_block(&self) -> Locked<'_> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        dmr_recorder::hooks::take_over(&mut state.recorded_by);
         #[cfg(test)]
         crate::tests::work::locked();
         Locked { arena: self, state }
@@ -160,7 +163,8 @@ impl Arena {
 
     /// Locks the arena, unless another thread has locked it.
     pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
-        let state = self.state.try_lock()?;
+        let mut state = self.state.try_lock()?;
+        dmr_recorder::hooks::take_over(&mut state.recorded_by);
         #[cfg(test)]
         crate::tests::work::locked();
         let mut locked = Locked { arena: self, state };

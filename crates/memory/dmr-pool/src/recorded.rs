@@ -10,7 +10,7 @@ use crate::heap::{ChunkId, RegionState, UNIT};
 
 #[inline(always)]
 pub(crate) fn allocated(address: u64, request: Request, stream: StreamId, generation: Generation) {
-    hooks::allocated(|| RecordedBlock {
+    hooks::allocated_coarse(|| RecordedBlock {
         address,
         bytes: request.bytes,
         generation: generation.get(),
@@ -23,6 +23,13 @@ pub(crate) fn allocated(address: u64, request: Request, stream: StreamId, genera
 #[inline(always)]
 pub(crate) fn freed(block: &DeviceBlock, retires: bool) {
     hooks::freed(retires, || RecordedBlock::from(block));
+}
+
+/// Records the free of a block whose memory is ready at once.
+#[inline(always)]
+pub(crate) fn freed_at_once(block: &DeviceBlock) {
+    let is_own = || block.generation().is_recent_of_thread();
+    hooks::freed_coarse(is_own, || RecordedBlock::from(block));
 }
 
 /// Records that the memory of a chunk is free.

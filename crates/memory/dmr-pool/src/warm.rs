@@ -97,7 +97,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return self.free_released(block, slot, location, None);
         }
         let Some(arena) = self.arena_at(location.arena) else { return };
-        recorded::freed(block, false);
+        recorded::freed_at_once(block);
         let warm = warm_chunk(block, home, location, slot);
         let bytes = block.bytes() as u64;
         let units = (block.reserved_bytes() as u64 / UNIT) as u32;

@@ -21,7 +21,13 @@ fn main() {
         let began = Instant::now();
         for event in 0..EVENTS {
             let address = black_box(event << 8);
-            hooks::allocated(|| RecordedBlock { address, bytes: event, generation, stream, tag });
+            hooks::allocated_coarse(|| RecordedBlock {
+                address,
+                bytes: event,
+                generation,
+                stream,
+                tag,
+            });
         }
         let ns = began.elapsed().as_nanos() as f64 / EVENTS as f64;
         println!("{what:<28} {ns:.2} ns an event");

@@ -10,7 +10,7 @@ use crate::gate::is_on;
 use crate::notes::{Refused, What, forget_name};
 use crate::raw::{Kind, Raw};
 use crate::recorder;
-use crate::thread::push;
+use crate::thread::{self, push, push_coarse};
 
 /// A block, as an event has it.
 #[derive(Clone, Copy, Debug)]
@@ -40,10 +40,17 @@ impl From<&dmr_core::DeviceBlock> for RecordedBlock {
     }
 }
 
+impl RecordedBlock {
+    #[inline(always)]
+    fn raw(self, kind: Kind) -> Raw {
+        let Self { address, bytes, generation, stream, tag } = self;
+        Raw::new(kind, address, bytes, generation, stream.as_u64()).tagged(tag)
+    }
+}
+
 #[inline(always)]
 fn push_block(kind: Kind, block: RecordedBlock) {
-    let RecordedBlock { address, bytes, generation, stream, tag } = block;
-    push(Raw::new(kind, address, bytes, generation, stream.as_u64()).tagged(tag));
+    push(block.raw(kind));
 }
 
 /// Records an allocation: when the block is the caller's.
@@ -51,6 +58,37 @@ fn push_block(kind: Kind, block: RecordedBlock) {
 pub fn allocated(block: impl FnOnce() -> RecordedBlock) {
     if is_on() {
         push_block(Kind::Allocate, block());
+    }
+}
+
+/// Records an allocation as [`allocated`] does. Its time may be that of an event of the thread
+/// before it, by [`take_over`]'s leave: at most a millisecond earlier, if the recorder's thread is
+/// scheduled in time, which the recording states.
+#[inline(always)]
+pub fn allocated_coarse(block: impl FnOnce() -> RecordedBlock) {
+    if is_on() {
+        push_coarse(block().raw(Kind::Allocate));
+    }
+}
+
+/// Records a free of memory that is ready at once, as [`freed`] does. If this thread has allocated
+/// the block, as `is_own` returns, its time may be that of an event of the thread before it.
+#[inline(always)]
+pub fn freed_coarse(is_own: impl FnOnce() -> bool, block: impl FnOnce() -> RecordedBlock) {
+    if is_on() {
+        let raw = block().raw(Kind::Free);
+        if is_own() { push_coarse(raw) } else { push(raw) }
+    }
+}
+
+/// Called with the lock of memory held, before an allocation from it is recorded with
+/// [`allocated_coarse`]. `owner`, at first 0, is behind the lock, and names the thread that called
+/// this last. If that was another one, the next event of this thread reads the clock: it is not
+/// before those of the other thread.
+#[inline(always)]
+pub fn take_over(owner: &mut u64) {
+    if is_on() {
+        thread::take_over(owner);
     }
 }
 

@@ -42,6 +42,7 @@ mod ring;
 mod signals;
 mod sync;
 mod thread;
+mod ticker;
 mod write;
 
 pub use config::{RecorderConfig, StartError};

@@ -20,6 +20,7 @@ use crate::heap::heaps;
 use crate::notes::{self, Refused, What};
 use crate::panics;
 use crate::thread::change_ring;
+use crate::ticker::{TICK, Ticker};
 use crate::write::{EventWriter, Progress};
 
 /// The recorder of a process. A forked child begins without one.
@@ -45,6 +46,7 @@ struct Running {
     before: Progress,
     /// The thread of the recorder. Dropped, it writes what is left.
     background: Option<Background>,
+    ticker: Ticker,
 }
 
 /// The start of the recorder: time 0 of its recordings.
@@ -108,7 +110,7 @@ pub fn start(config: RecorderConfig) -> Result<(), StartError> {
     recorder.running = Some(running);
     // On the clock of the run before.
     recorder.last_heaps_ns = None;
-    gate::set(true);
+    gate::open();
     drop(recorder);
     drop(changing);
     Ok(())
@@ -119,13 +121,14 @@ fn prepare(config: RecorderConfig) -> Result<Running, StartError> {
     let origin = Origin { clock, anchor: clock.anchor(), epoch_ns: epoch_ns() };
     let events = config.events_per_thread.clamp(64, RecorderConfig::MAX_EVENTS_PER_THREAD);
     attached::configure(events, config.max_threads, clock);
+    let ticker = Ticker::start().map_err(StartError::Thread)?;
     let background = Background::start(&config, origin)?;
     if config.on_panic {
         panics::watch();
     }
     gate::close_in_children();
     change_ring();
-    Ok(Running { config, origin, before: Progress::now(), background })
+    Ok(Running { config, origin, before: Progress::now(), background, ticker })
 }
 
 /// Stops to record: write what was recorded before. A file to which events are appended is ended.
@@ -135,7 +138,7 @@ fn prepare(config: RecorderConfig) -> Result<Running, StartError> {
 pub fn stop() {
     let mut recorder = lock(RECORDER.get());
     let Some(running) = recorder.running.take() else { return };
-    gate::set(false);
+    gate::close();
     let changing = Changing::begin(&mut recorder);
     drop(recorder);
     // Not under the lock: the thread of the recorder may be writing a file.
@@ -220,7 +223,7 @@ pub(crate) fn write_to(out: impl Write, described: Heaps) -> io::Result<Written>
     let collected = since.progress.collect();
     let origin = since.origin;
     let times = origin.times();
-    let mut writer = EventWriter::new(origin.begin(out, &times)?);
+    let mut writer = EventWriter::new(origin.begin(out, &times, since.late_ns)?);
     writer.write_names(0)?;
     let events = writer.write(collected, &times)?;
     if let Some((heaps, why)) = heaps {
@@ -241,13 +244,16 @@ fn not_started() -> io::Error {
 pub(crate) struct SinceStart {
     pub(crate) origin: Origin,
     pub(crate) progress: Progress,
+    /// The nanoseconds by which an event may be later than its time.
+    pub(crate) late_ns: u64,
 }
 
 /// Returns the start of the recorder; `None` if it is not started.
 pub(crate) fn since_start() -> Option<SinceStart> {
     let recorder = lock(RECORDER.get());
-    let Running { origin, before, .. } = recorder.running.as_ref()?;
-    Some(SinceStart { origin: *origin, progress: before.clone() })
+    let Running { origin, before, ticker, .. } = recorder.running.as_ref()?;
+    let late_ns = ticker.longest_ns();
+    Some(SinceStart { origin: *origin, progress: before.clone(), late_ns })
 }
 
 fn origin() -> Option<Origin> {
@@ -276,22 +282,23 @@ impl Origin {
     }
 
     /// Returns the start of a recording that is written now.
-    pub(crate) fn start(&self, times: &Times) -> Start {
+    fn start(&self, times: &Times, late_ns: u64) -> Start {
         Start {
             epoch_ns: self.epoch_ns,
             process: std::process::id(),
             clock_error_ppb: times.error_ppb(),
-            clock_step_ns: self.anchor.error_ns(),
+            clock_step_ns: self.anchor.error_ns() + late_ns,
             ..Start::default()
         }
     }
 
-    fn begin<W: Write>(&self, out: W, times: &Times) -> io::Result<Writer<W>> {
-        Writer::with_names(out, &self.start(times), self.clock.name(), &program())
+    fn begin<W: Write>(&self, out: W, times: &Times, late_ns: u64) -> io::Result<Writer<W>> {
+        Writer::with_names(out, &self.start(times, late_ns), self.clock.name(), &program())
     }
 
     pub(crate) fn append(&self, path: &Path, times: &Times) -> io::Result<Writer<File>> {
-        Writer::append(path, &self.start(times), self.clock.name(), &program())
+        let late_ns = TICK.as_nanos() as u64;
+        Writer::append(path, &self.start(times, late_ns), self.clock.name(), &program())
     }
 }
 

@@ -6,3 +6,4 @@ mod changes;
 mod forks;
 mod rings;
 mod support;
+mod times;

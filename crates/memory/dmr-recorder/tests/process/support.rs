@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use dmr_core::{AllocTag, Generation, StreamId, StreamPoolId};
 use dmr_recorder::hooks::{self, RecordedBlock};
 use dmr_recorder::{RecorderConfig, start, stop, write_recording_to};
-use dmr_recording::{Block, Event, Reader, Record, Summary};
+use dmr_recording::{Block, Event, Reader, Record, Start, Summary};
 
 /// The recorder, started; stopped when this is dropped.
 pub(crate) struct Recording(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
@@ -28,6 +28,7 @@ impl Drop for Recording {
 
 /// A recording that was read.
 pub(crate) struct Read {
+    pub(crate) start: Start,
     pub(crate) records: Vec<Record>,
     pub(crate) texts: Vec<String>,
     pub(crate) summary: Option<Summary>,
@@ -43,7 +44,11 @@ impl Read {
             Event::Summary(summary) => Some(summary),
             _ => None,
         });
-        Self { records, texts, summary }
+        let start = records.iter().find_map(|record| match record.event {
+            Event::Start(start) => Some(start),
+            _ => None,
+        });
+        Self { start: start.unwrap(), records, texts, summary }
     }
 
     /// Reads the events that are kept now.

@@ -5,7 +5,7 @@
 #![allow(unsafe_code, reason = "captures")]
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 
 use dmr::dmr_adaptors::budget::Budget;
 use dmr::dmr_core::{Access, BlockUse};
@@ -19,6 +19,7 @@ use dmr_testkit::Rig;
 
 use crate::recordings::{Read, Recording};
 
+const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 const WEIGHTS: AllocTag = AllocTag::new("weights");
 const CACHE: AllocTag = AllocTag::new("cache");
@@ -316,6 +317,51 @@ fn memory_that_changes_threads_is_freed_before_it_is_allocated() {
     });
     assert_eq!(live_bytes(&gpu), 0);
     drop((stream, gpu));
+    rig.assert_clean();
+}
+
+/// Two threads that pass blocks to each other, of which the first has just read the clock for a
+/// burst of events.
+#[test]
+fn a_block_that_changes_threads_in_a_burst_is_allocated_before_it_is_freed() {
+    let _recording = Recording::begin();
+    let rig = Rig::new();
+    let recorder = RecorderConfig::new().with_events_per_thread(1 << 16);
+    let gpu = builder(&rig).flight_recorder(recorder).without_observer().build().unwrap();
+    let [of_first, of_second] = [(); 2].map(|()| gpu.streams().acquire().unwrap());
+    let allocate = |bytes, stream: &StreamLease| gpu.resource().allocate(bytes, stream.id(), CACHE);
+    let free = |block| gpu.resource().deallocate(block).unwrap();
+    let passed = Mutex::new(Vec::<DeviceBlock>::new());
+    let turn = Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..300 {
+                for _ in 0..20 {
+                    free(allocate(KIB, &of_first).unwrap());
+                }
+                passed.lock().unwrap().push(allocate(MIB, &of_first).unwrap());
+                turn.wait();
+                turn.wait();
+                // The second thread has freed the memory, and allocated another block.
+                let reused = allocate(MIB, &of_first).unwrap();
+                free(passed.lock().unwrap().pop().unwrap());
+                free(reused);
+                turn.wait();
+            }
+        });
+        for _ in 0..300 {
+            turn.wait();
+            let mut passed = passed.lock().unwrap();
+            free(passed.pop().unwrap());
+            free(allocate(2 * MIB, &of_second).unwrap());
+            passed.push(allocate(2 * MIB, &of_second).unwrap());
+            drop(passed);
+            turn.wait();
+            turn.wait();
+        }
+    });
+    assert_eq!(live_bytes(&gpu), 0);
+    drop((of_first, of_second, gpu));
     rig.assert_clean();
 }
 
