@@ -41,20 +41,6 @@ _is_valid = _function("PyCapsule_IsValid", ctypes.c_int, py_object, c_char_p)
 _pointer = _function("PyCapsule_GetPointer", c_void_p, py_object, c_char_p)
 _set_name = _function("PyCapsule_SetName", ctypes.c_int, py_object, c_char_p)
 _new = _function("PyCapsule_New", py_object, c_void_p, c_char_p, c_void_p)
-# A capsule that is being destroyed is passed by its address: it has no references any more.
-_is_valid_at = _function("PyCapsule_IsValid", ctypes.c_int, c_void_p, c_char_p)
-_pointer_at = _function("PyCapsule_GetPointer", c_void_p, c_void_p, c_char_p)
-
-
-@ctypes.PYFUNCTYPE(None, c_void_p)
-def _destroy_capsule(capsule: int) -> None:
-    """Deletes the tensor of a capsule that no consumer has taken."""
-    for versioned, (name, _) in _NAMES.items():
-        if _is_valid_at(capsule, name):
-            library().call("dmr_dlpack_delete", _pointer_at(capsule, name), int(versioned))
-
-
-_DESTROY_CAPSULE = ctypes.cast(_destroy_capsule, c_void_p)
 
 
 def _check_stream(stream: int | None) -> int:
@@ -134,7 +120,8 @@ class Tensor:
         managed = c_void_p()
         arguments = (self._runtime._handle, self._handle, int(versioned), consumer, handle, byref(managed))
         library().call("dmr_tensor_to_dlpack", *arguments)
-        return _new(managed, _NAMES[versioned][0], _DESTROY_CAPSULE)
+        # A native function: one of Python cannot run while the exception of a consumer is raised.
+        return _new(managed, _NAMES[versioned][0], library().address_of("dmr_capsule_destroy"))
 
     def close(self) -> None:
         """Destroys the tensor. Consumers that it was exported to keep the memory."""

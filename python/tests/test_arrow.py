@@ -178,8 +178,12 @@ def read_unordered() -> None:
     driver.bind()
     side = driver.stream()
     runtime = dmr.Runtime()
-    column = dmr.from_arrow(Producer(9, has_event=False), stream=side, runtime=runtime)
+    producer = Producer(9, has_event=False)
+    column = dmr.from_arrow(producer, stream=side, runtime=runtime)
     driver.read(column.buffers[1][0], ROWS, side)
+    column.close()
+    # Its callback is called until then.
+    producer.released.wait(20)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import operator
+import threading
 import time
 import unittest
 from ctypes import POINTER, Structure, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
@@ -158,6 +160,34 @@ class DLPackTest(unittest.TestCase):
             del capsule
             gc.collect()
             self.assertEqual(runtime.usage().live, 0)
+
+    def test_a_consumer_that_refuses_a_capsule_has_its_own_exception(self) -> None:
+        with dmr.Runtime() as runtime:
+            for version in ((1, 3), None):
+                tensor = dmr.empty((16,), UINT8, runtime=runtime)
+                # The capsule is destroyed while the exception is raised.
+                with self.assertRaisesRegex(TypeError, "unsupported operand"):
+                    operator.add(tensor.__dlpack__(max_version=version), 1)
+                tensor.close()
+                self.assertEqual(runtime.usage().live, 0)
+
+    def test_a_capsule_that_waits_for_the_device_lets_host_functions_have_the_interpreter(self) -> None:
+        stream = driver.stream()
+        called = []
+        with dmr.Runtime() as runtime:
+            tensor = dmr.empty((16,), UINT8, stream=stream, runtime=runtime)
+            # The consumer is unknown, so that the deletion waits.
+            capsule = tensor.__dlpack__(stream=-1, max_version=(1, 3))
+            tensor.close()
+            may_go_on = threading.Event()
+            function = driver.HOST_FUNCTION(lambda _: called.append(may_go_on.wait(60)))
+            driver.launch_host_function(stream, function)
+            timer = threading.Timer(0.2, may_go_on.set)
+            timer.start()
+            del capsule
+            self.assertEqual(called, [True])
+            timer.join()
+            runtime.retire_stream(stream)
 
     def test_a_capsule_is_taken_once(self) -> None:
         with dmr.Runtime() as runtime:

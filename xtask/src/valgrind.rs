@@ -1,4 +1,4 @@
-//! `cargo xtask valgrind`: the program in C of dmr-capi, on the simulated driver under valgrind.
+//! `cargo xtask valgrind`: the programs in C of dmr-capi, on the simulated driver under valgrind.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,20 +12,24 @@ use crate::workspace::Workspace;
 
 const MISSING: &str = "valgrind is not installed (on Debian: `apt-get install valgrind`)";
 
-/// The crate with the header and the program.
+/// The crate with the header and the programs.
 const CRATE: &str = "crates/memory/dmr-capi";
 
-/// The libraries, and the names that the program has for them.
+/// The libraries, and the names that the programs have for them.
 const LIBRARIES: [(&str, &str); 2] =
     [("libdmr_capi.so", "libdmr_capi.so"), ("libdmr_sim_library.so", "libcuda.so.1")];
 
 /// The exit status for an error that valgrind has found.
 const FOUND: i32 = 9;
 
-/// The argument with which the program commits a fault that valgrind must find.
+/// The programs. The last one commits a fault that valgrind must find, with the argument
+/// [`CONTROL`].
+const PROGRAMS: [&str; 2] = ["arrow", "program"];
+
 const CONTROL: &str = "uninitialised";
 
-/// Builds the libraries and the program, and runs it: without an error, and with one.
+/// Builds the libraries and the programs, and runs them: without an error, and one of them with
+/// one.
 pub(crate) fn run() -> Result<(), Failure> {
     if !Command::new("valgrind").arg("--version").output().is_ok_and(|it| it.status.success()) {
         return Err(Failure::Setup(MISSING.to_owned()));
@@ -38,8 +42,11 @@ pub(crate) fn run() -> Result<(), Failure> {
     for (library, name) in LIBRARIES {
         link(&target.join("debug").join(library), &folder.join(name))?;
     }
-    let program = compile(&folder)?;
-    command::show(&mut under_valgrind(&program, &folder))?;
+    let mut program = PathBuf::new();
+    for name in PROGRAMS {
+        program = compile(name, &folder)?;
+        command::show(&mut under_valgrind(&program, &folder))?;
+    }
     let mut control = under_valgrind(&program, &folder);
     let output = control.arg(CONTROL).output();
     let output = output.map_err(|error| cannot("run", &program, &error))?;
@@ -54,12 +61,12 @@ pub(crate) fn run() -> Result<(), Failure> {
     }
 }
 
-fn compile(folder: &Path) -> Result<PathBuf, Failure> {
-    let program = folder.join("program");
+fn compile(name: &str, folder: &Path) -> Result<PathBuf, Failure> {
+    let program = folder.join(name);
     let source = command::root().join(CRATE);
     let mut compile = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     compile.args(["-std=gnu17", "-g", "-I"]).arg(source.join("include"));
-    compile.arg(source.join("tests/c/program.c")).arg("-o").arg(&program);
+    compile.arg(source.join(format!("tests/c/{name}.c"))).arg("-o").arg(&program);
     compile.arg("-L").arg(folder).args(["-ldmr_capi", "-ldl", "-pthread"]);
     command::show(&mut compile)?;
     Ok(program)

@@ -102,8 +102,9 @@ impl ArrowColumn {
     ///
     /// [`Invalid`](ColumnError::Invalid), with the name of the part: a format string that is none,
     /// a number of buffers or children that the type does not have, a buffer that is too short for
-    /// the rows, a child with too few rows, a null count above the rows, a name with a NUL. The
-    /// content of the buffers is not read: offsets and indices are the caller's word.
+    /// the rows, a child with too few rows, a null count above the rows, a name with a NUL, more
+    /// than 64 columns in one another. The content of the buffers is not read: offsets and indices
+    /// are the caller's word.
     pub fn new(parts: ColumnParts) -> Result<Self, ColumnError> {
         let bytes = |it: &Option<ColumnBuffer>| it.as_ref().map(|it| it.bytes);
         let sizes: Vec<_> = parts.buffers.iter().map(bytes).collect();
@@ -164,6 +165,12 @@ impl ArrowColumn {
             children: self.children,
             dictionary: self.dictionary,
         }
+    }
+
+    /// Returns the number of columns below, one in another.
+    pub(crate) fn depth(&self) -> usize {
+        let below = self.children.iter().chain(self.dictionary.as_deref());
+        below.map(|below| 1 + below.depth()).max().unwrap_or(0)
     }
 
     pub(crate) fn as_child(&self) -> Child<'_> {

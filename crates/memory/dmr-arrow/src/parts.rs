@@ -2,6 +2,7 @@
 
 use crate::error::Path;
 use crate::format::Format;
+use crate::plan::MAX_DEPTH;
 use crate::shape::{self, Child, Need, Rows};
 use crate::{ArrowColumn, ColumnBuffer, ColumnError};
 
@@ -91,6 +92,11 @@ impl ColumnParts {
         }
         if matches!((needs.first(), sizes.first()), (Some(Need::Validity(_)), Some(None))) {
             rows.null_count = Some(0);
+        }
+        let mut below = self.children.iter().chain(self.dictionary.as_deref());
+        if below.any(|below| below.depth() >= MAX_DEPTH) {
+            let problem = format!("are too deep: columns are nested {MAX_DEPTH} times at most");
+            return invalid("children", problem);
         }
         let column = Child { format: &format, rows, children: self.children.len() };
         let below: Vec<Child<'_>> = self.children.iter().map(ArrowColumn::as_child).collect();

@@ -1,13 +1,11 @@
 //! The memory of released exports: freed once the device has done the work of the consumer.
 
-use std::ptr;
 use std::sync::{Arc, Mutex};
 
-use cudarc::driver::{result, sys};
 use dmr_buffer::PinnedBuffer;
 use dmr_core::process::PerProcess;
 use dmr_core::sync::lock;
-use dmr_streams::StreamPool;
+use dmr_streams::{CurrentContext, StreamPool};
 
 use crate::ColumnBuffer;
 use crate::export::ExportEvent;
@@ -74,11 +72,8 @@ fn take_waiting(streams: &StreamPool) -> Vec<Returned> {
 
 /// Waits for the device; returns whether it has done all work.
 fn is_done(streams: &StreamPool) -> bool {
-    let device = streams.device();
-    // While a stream captures, a wait for the device would end the capture.
-    let is_done = streams.synchronize_all().is_ok_and(|all| all) && device.synchronize().is_ok();
     // The memory of a lost device is gone with its context.
-    is_done || device.is_lost()
+    streams.synchronize_device().unwrap_or(false) || streams.device().is_lost()
 }
 
 impl std::fmt::Debug for Returned {
@@ -88,23 +83,5 @@ impl std::fmt::Debug for Returned {
             .field("has_sizes", &self.sizes.is_some())
             .field("has_event", &self.event.is_some())
             .finish_non_exhaustive()
-    }
-}
-
-/// The context that is current on a thread of another library: it is again when this is dropped.
-struct CurrentContext(Option<sys::CUcontext>);
-
-impl CurrentContext {
-    fn keep() -> Self {
-        Self(result::ctx::get_current().ok().map(|it| it.unwrap_or(ptr::null_mut())))
-    }
-}
-
-impl Drop for CurrentContext {
-    fn drop(&mut self) {
-        if let Some(before) = self.0 {
-            // SAFETY: null, or a context that was current on this thread before the call.
-            let _ = unsafe { result::ctx::set_current(before) };
-        }
     }
 }

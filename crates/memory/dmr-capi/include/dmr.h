@@ -381,14 +381,16 @@ typedef struct dmr_block {
 extern "C" {
 #endif // __cplusplus
 
-// Destroys a capsule of Python with a struct of Arrow, by its name `arrow_schema` or
-// `arrow_device_array`: releases the struct, unless it was moved out, and frees it. For bindings
-// to Python, which pass it to `PyCapsule_New`. It leaves an exception that is being raised as it
-// is. Outside of Python it does nothing.
+// Destroys a capsule of Python, by its name: deletes a tensor of DLPack (`dltensor`,
+// `dltensor_versioned`); releases a struct of Arrow (`arrow_schema`, `arrow_device_array`), unless
+// it was moved out, and frees it. Leaves a capsule of another name alone, such as one whose tensor
+// was taken. For bindings to Python, which pass it to `PyCapsule_New`. It leaves an exception that
+// is being raised as it is. Outside of Python it does nothing.
 //
 // # Safety
 //
-// `capsule` is one of Python, whose struct was allocated by `malloc`.
+// `capsule` is one of Python, whose tensor was exported here, or whose struct was allocated by
+// `malloc`; the thread has the interpreter's lock.
 void dmr_capsule_destroy(void *capsule);
 
 // Imports a column of another library by Arrow's C device interface, and writes its handle to

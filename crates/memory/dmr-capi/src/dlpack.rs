@@ -7,7 +7,7 @@ use dmr::dmr_dlpack::dlpark::ffi::{DLDataType, DLDataTypeCode};
 use dmr::dmr_dlpack::layout::MOST_DIMENSIONS;
 use dmr::dmr_dlpack::{Consumer, Layout};
 use dmr::dmr_external::Ready;
-use dmr::dmr_streams::TrackedMemory;
+use dmr::dmr_streams::{CurrentContext, TrackedMemory};
 
 use crate::entry::{call, call_on};
 use crate::functions::{require, tag_of};
@@ -277,6 +277,7 @@ pub extern "C" fn dmr_tensor_destroy(
 pub unsafe extern "C" fn dmr_dlpack_delete(managed: *mut c_void, versioned: u32) -> Status {
     call(|| {
         registry::refuse_fork()?;
+        let _current = CurrentContext::keep();
         // SAFETY: the caller's obligation.
         unsafe { tensors::delete(managed, kind_of(versioned)) };
         Ok(())

@@ -1,23 +1,17 @@
-//! The driver's functions that the memory itself does not need: the context that is current on a
-//! thread, and the id of a stream.
+//! The driver's functions that the memory itself does not need: the id of a stream.
 
 use std::ffi::{c_int, c_ulonglong, c_void};
-use std::ptr;
 use std::sync::OnceLock;
 
-use dmr::dmr_streams::{Device, library};
+use dmr::dmr_streams::library;
 
 /// A `CUstream`.
 pub(crate) type Stream = *mut c_void;
 
-type GetCurrent = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
-type SetCurrent = unsafe extern "C" fn(*mut c_void) -> c_int;
 type IsCapturing = unsafe extern "C" fn(Stream, *mut c_int) -> c_int;
 type GetId = unsafe extern "C" fn(Stream, *mut c_ulonglong) -> c_int;
 
 struct Functions {
-    get_current: GetCurrent,
-    set_current: SetCurrent,
     is_capturing: IsCapturing,
     get_id: Option<GetId>,
 }
@@ -32,58 +26,11 @@ impl Functions {
         // SAFETY: the types are those of the functions in the driver's header.
         let found = unsafe {
             Self {
-                get_current: library::optional("cuCtxGetCurrent")?,
-                set_current: library::optional("cuCtxSetCurrent")?,
                 is_capturing: library::optional("cuStreamIsCapturing")?,
                 get_id: library::optional("cuStreamGetId"),
             }
         };
         Some(FUNCTIONS.get_or_init(|| found))
-    }
-}
-
-/// The context that is current on this thread: it is again when this is dropped. The library makes
-/// its device's context current where the driver needs that, and no other.
-#[must_use = "the context is current again when this is dropped"]
-pub(crate) struct CurrentContext {
-    /// `None` if the driver did not say.
-    before: Option<*mut c_void>,
-}
-
-impl CurrentContext {
-    pub(crate) fn keep() -> Self {
-        Self { before: current() }
-    }
-
-    /// Begins the part of the call in which no context but that of `device` is made current: if
-    /// that is current already, nothing has to be restored.
-    pub(crate) fn only_changed_by(&mut self, device: &Device) {
-        self.before = self.before.filter(|before| *before != device.handle());
-    }
-}
-
-impl Drop for CurrentContext {
-    fn drop(&mut self) {
-        if let Some(before) = self.before
-            && current().is_some_and(|now| now != before)
-            && let Some(functions) = Functions::get()
-        {
-            // SAFETY: null, or a context that was current on this thread during the call.
-            let _ = unsafe { (functions.set_current)(before) };
-        }
-    }
-}
-
-/// Returns the context that is current on this thread, which may be null.
-fn current() -> Option<*mut c_void> {
-    /// `CUDA_ERROR_NOT_INITIALIZED`: then no context is current.
-    const NOT_INITIALISED: c_int = 3;
-    let mut context = ptr::null_mut();
-    // SAFETY: the driver writes one pointer.
-    match unsafe { (Functions::get()?.get_current)(&mut context) } {
-        0 => Some(context),
-        NOT_INITIALISED => Some(ptr::null_mut()),
-        _ => None,
     }
 }
 

@@ -7,9 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use dmr::dmr_core::panics;
+use dmr::dmr_streams::CurrentContext;
 
 use crate::RuntimeHandle;
-use crate::driver::CurrentContext;
 use crate::registry;
 use crate::runtime::Runtime;
 use crate::status::{Failure, Outcome, Status};

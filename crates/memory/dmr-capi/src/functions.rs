@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_void};
 
 use dmr::dmr_core::{AllocTag, DeviceMemoryResource};
+use dmr::dmr_streams::CurrentContext;
 
 use crate::config::{self, Config};
 use crate::entry::{call, call_on, call_on_block, with_last_error};
@@ -93,7 +94,7 @@ pub unsafe extern "C" fn dmr_runtime_create(
         require(runtime, "runtime")?;
         // SAFETY: the caller's obligation.
         let config = unsafe { read(config, "config") }?;
-        let _current = crate::driver::CurrentContext::keep();
+        let _current = CurrentContext::keep();
         // SAFETY: as above.
         let gpu = unsafe { config.build() }?;
         // SAFETY: as above, and not null.

@@ -5,13 +5,12 @@ use std::fmt;
 use std::mem;
 use std::sync::Arc;
 
-use cudarc::driver::result;
 use dlpark::ffi::{DLDevice, DLTensor};
 use dlpark::{DlpackFlags, Managed, ManagedTensorBase};
 use dmr_buffer::Column;
 use dmr_core::{Access, BlockUse, ResourceError, ResourceResult, StreamId, UseTrackingExt, panics};
 use dmr_streams::event::DriverEvent;
-use dmr_streams::{DeviceContext, MemoryOrigin, StreamPool, TrackedMemory};
+use dmr_streams::{CurrentContext, DeviceContext, MemoryOrigin, StreamPool, TrackedMemory};
 
 use crate::Tensor;
 use crate::layout::Layout;
@@ -21,12 +20,13 @@ use crate::layout::Layout;
 pub enum Consumer {
     /// The uses are on this stream of the pool, such as an adopted one: it waits for all recorded
     /// uses before the export returns. When the tensor is deleted, the work that was submitted to
-    /// the stream until then is recorded as a use. If the stream is retired then, the deletion
-    /// waits for the device.
+    /// the stream until then is recorded as a use. If the stream is retired then, or captures a
+    /// graph, the deletion is that of an [unknown](Self::Unknown) consumer.
     Stream(StreamId),
     /// It is unknown where they are: the consumer orders them after the
     /// [published stream](Exported::stream). When the tensor is deleted, that thread waits for all
-    /// work of the device, which the driver refuses while a stream captures a graph.
+    /// work of the device; while a stream of the pool captures a graph, which that would end, it
+    /// leaks the memory.
     Unknown,
 }
 
@@ -199,11 +199,11 @@ impl Lent {
             return true;
         }
         let Some(context) = self.context() else { return true };
-        let device = context.streams().device();
-        if device.is_forked() {
+        let streams = context.streams();
+        if streams.device().is_forked() {
             return false;
         }
-        if device.is_lost() {
+        if streams.device().is_lost() {
             return true;
         }
         let _current = CurrentContext::keep();
@@ -211,7 +211,8 @@ impl Lent {
             Consumer::Stream(_) => self.record().is_ok(),
             Consumer::Unknown => false,
         };
-        is_recorded || device.synchronize().is_ok() || device.is_lost()
+        let is_ordered = is_recorded || streams.synchronize_device().unwrap_or(false);
+        is_ordered || streams.device().is_lost()
     }
 }
 
@@ -221,24 +222,6 @@ impl Drop for Lent {
         if !is_ordered {
             // Its last owner would free memory that the consumer may be using.
             mem::forget(Arc::clone(&self.bytes));
-        }
-    }
-}
-
-/// The context that was current on this thread, which is current again when this is dropped.
-struct CurrentContext(Option<cudarc::driver::sys::CUcontext>);
-
-impl CurrentContext {
-    fn keep() -> Self {
-        Self(result::ctx::get_current().ok().map(|current| current.unwrap_or(std::ptr::null_mut())))
-    }
-}
-
-impl Drop for CurrentContext {
-    fn drop(&mut self) {
-        if let Some(before) = self.0 {
-            // SAFETY: it was current before, or none was.
-            let _ = unsafe { result::ctx::set_current(before) };
         }
     }
 }

@@ -15,7 +15,33 @@ use dmr_streams::{StreamGuard, StreamPool};
 use crate::table::Table;
 
 /// A kind of memory that another owner has allocated.
-pub trait AdoptedMemory: Send + Sized + 'static {
+///
+/// # Safety
+///
+/// [`ptr`](Self::ptr) and [`bytes`](Self::bytes) always return the same. The memory that
+/// [`allocate`](Self::allocate) returns has these bytes at this address, which no other block
+/// covers, which no work uses but that of its home stream before the call returns, and which stay
+/// allocated until it is dropped or [freed](Self::free_in_order): blocks of it are allocated by
+/// safe code.
+///
+/// ```compile_fail
+/// # use dmr_external::AdoptedMemory;
+/// struct Anywhere;
+///
+/// impl AdoptedMemory for Anywhere {
+///     const NAME: &'static str = "Anywhere";
+///     const IS_FREED_IN_ORDER: bool = true;
+///
+///     fn ptr(&self) -> u64 {
+///         0xdead_beef
+///     }
+///
+///     fn bytes(&self) -> usize {
+///         64
+///     }
+/// }
+/// ```
+pub unsafe trait AdoptedMemory: Send + Sized + 'static {
     /// The name of its resource in messages.
     const NAME: &'static str;
 
@@ -200,7 +226,7 @@ impl<M: AdoptedMemory> DeviceMemoryResource for AdoptedBlocks<M> {
         let _ = table.end_closed(Patience::Poll);
         let slot = self.reserve(&home)?;
         match M::allocate(bytes, &home, || table.usage()) {
-            // SAFETY: just allocated, on `home`, and used by no work.
+            // SAFETY: just allocated on `home`, by the obligation of the trait.
             Ok(memory) => Ok(unsafe { table.hold(slot, &home, memory, tag) }),
             Err(error) => {
                 self.unreserve(slot);

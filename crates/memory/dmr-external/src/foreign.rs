@@ -50,7 +50,8 @@ impl ForeignMemory {
     }
 }
 
-impl AdoptedMemory for ForeignMemory {
+// SAFETY: address and size are fields that nothing changes. None is allocated.
+unsafe impl AdoptedMemory for ForeignMemory {
     const NAME: &'static str = "ForeignBlocks";
     const IS_FREED_IN_ORDER: bool = false;
 

@@ -49,7 +49,8 @@ pub(crate) fn take() -> Option<&'static ThreadRing> {
     }
     let clock = all.clock?;
     if all.rings.len() >= all.most {
-        return None;
+        // Better one of another size than none.
+        return all.idle.pop();
     }
     let ring: &'static _ = Box::leak(Box::new(ThreadRing { ring: Ring::new(all.events), clock }));
     all.rings.push(ring);
@@ -65,9 +66,19 @@ pub(crate) fn give_back(ring: &'static ThreadRing) {
     }
 }
 
-/// Returns all rings, in the order in which they were made.
-pub(crate) fn all() -> Vec<&'static ThreadRing> {
-    lock(&RINGS.get().all).rings.clone()
+/// The rings at a moment.
+pub(crate) struct RingsThen {
+    /// The ticks at that moment. Events of other rings have later ones.
+    pub(crate) ticks: u64,
+    /// All rings, in the order in which they were made.
+    pub(crate) rings: Vec<&'static ThreadRing>,
+}
+
+/// Returns the rings as they are now.
+pub(crate) fn all() -> RingsThen {
+    let all = lock(&RINGS.get().all);
+    let ticks = all.clock.map_or(u64::MAX, Clock::ticks);
+    RingsThen { ticks, rings: all.rings.clone() }
 }
 
 pub(crate) fn count_lost() {

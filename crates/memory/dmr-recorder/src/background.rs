@@ -75,9 +75,19 @@ impl Background {
         Ok(Some(Self { shared, thread: Some(thread) }))
     }
 
-    /// Returns the error by which appending has ended.
+    /// Returns the file to which events are appended, if there is one.
+    pub(crate) fn appended(&self) -> Option<AppendedFile> {
+        self.shared.appended.is_some().then(|| AppendedFile(Arc::clone(&self.shared)))
+    }
+}
+
+/// The file to which events are appended.
+pub(crate) struct AppendedFile(Arc<Shared>);
+
+impl AppendedFile {
+    /// Returns the error by which appending has ended. Waits for a write of the thread.
     pub(crate) fn failure(&self) -> Option<String> {
-        lock(self.shared.appended.as_ref()?).failure.clone()
+        lock(self.0.appended.as_ref()?).failure.clone()
     }
 }
 
@@ -85,6 +95,11 @@ impl Drop for Background {
     fn drop(&mut self) {
         *lock(&self.shared.stop) = true;
         self.shared.stopped.notify_all();
+        let own = self.thread.take_if(|thread| thread.thread().id() == thread::current().id());
+        if own.is_some() {
+            // A heap that stops the recorder while it is described: the thread ends by itself.
+            return;
+        }
         // A panic of the thread has been reported by the panic hook.
         let _ = self.thread.take().map(JoinHandle::join);
     }

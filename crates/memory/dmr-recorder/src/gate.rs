@@ -46,9 +46,11 @@ pub(crate) fn close_in_children() {
     extern "C" fn in_the_child() {
         close();
         crate::thread::forget_ring();
+        // Labels have other numbers in the child.
+        crate::thread::replace_label(0);
     }
     WATCHING.call_once(|| {
-        // SAFETY: the handler writes an atomic and a thread-local without a destructor, which is
+        // SAFETY: the handler writes atomics and thread-locals without a destructor, which is
         // allowed between fork and exec. Without host memory the call fails: then a child records
         // into its own copy of a ring, which nothing reads.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };

@@ -1,10 +1,10 @@
 //! Heaps: what recordings describe beside events, so that memory that was allocated before is
 //! visible.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use dmr_core::process::PerProcess;
-use dmr_core::{AllocTag, StreamId};
+use dmr_core::{AllocTag, StreamId, panics};
 
 use crate::sources::Sources;
 
@@ -40,7 +40,7 @@ pub struct Heap {
 /// A resource that can describe its heap, such as a pool.
 pub trait HeapSource: Send + Sync {
     /// Returns the heap. Called by threads that are in no call of the resource, and by one whose
-    /// allocation is refused.
+    /// allocation is refused. If it panics, its heap is left out.
     fn heap(&self) -> Heap;
 }
 
@@ -53,5 +53,7 @@ pub fn register_heap(source: Weak<dyn HeapSource>) {
 
 /// Returns the heaps of all sources.
 pub(crate) fn heaps() -> Vec<Heap> {
-    SOURCES.get().live().iter().map(|source| source.heap()).collect()
+    // Its last owner may be dropped here, too.
+    let heap = |source: Arc<dyn HeapSource>| panics::catch(move || source.heap());
+    SOURCES.get().live().into_iter().filter_map(heap).collect()
 }

@@ -5,9 +5,9 @@ use std::marker::PhantomData;
 use std::panic::Location;
 use std::sync::Mutex;
 
-use dmr_core::AllocTag;
 use dmr_core::process::PerProcess;
 use dmr_core::sync::lock;
+use dmr_core::{AllocTag, Process};
 
 use crate::gate;
 use crate::raw::{Kind, Raw};
@@ -39,6 +39,8 @@ static LABELS: PerProcess<Mutex<Labels>> = PerProcess::new(Mutex::default);
 pub struct LabelScope {
     /// `None` if nothing was recorded when it began.
     previous: Option<u16>,
+    /// The process in which it began: in a forked child, labels have other numbers.
+    process: Process,
     /// The scope stays on the thread that entered it.
     not_send: PhantomData<*const ()>,
 }
@@ -51,7 +53,7 @@ pub fn label(name: &str) -> LabelScope {
     // Not in the closure, whose caller is in this function.
     let site = Location::caller();
     let previous = gate::is_on().then(|| enter(name, site));
-    LabelScope { previous, not_send: PhantomData }
+    LabelScope { previous, process: Process::current(), not_send: PhantomData }
 }
 
 fn enter(name: &str, site: &'static Location<'static>) -> u16 {
@@ -75,7 +77,7 @@ fn enter(name: &str, site: &'static Location<'static>) -> u16 {
 
 impl Drop for LabelScope {
     fn drop(&mut self) {
-        let Some(previous) = self.previous else { return };
+        let Some(previous) = self.previous.filter(|_| self.process.is_current()) else { return };
         replace_label(previous);
         if gate::is_on() {
             push(Raw::new(Kind::LabelEnd, 0, 0, 0, 0));

@@ -22,6 +22,8 @@ const MOST_HEAPS: usize = 8;
 /// A note, when it was made, and by which thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Note {
+    /// Notes before it, also those that are not kept any more.
+    number: u64,
     pub(crate) ticks: u64,
     pub(crate) by: By,
     pub(crate) what: What,
@@ -133,6 +135,8 @@ pub(crate) struct Streams {
     /// The device of each stream pool.
     devices: BTreeMap<u32, u16>,
     names: BTreeMap<StreamId, Box<str>>,
+    /// The number of changes of the names.
+    changes: u64,
 }
 
 static NOTES: PerProcess<[Mutex<Notes>; LISTS]> = PerProcess::new(Default::default);
@@ -143,7 +147,7 @@ static STREAMS: PerProcess<Mutex<Streams>> = PerProcess::new(Mutex::default);
 pub(crate) fn note(clock: Clock, by: By, what: What) {
     let is_heap = matches!(what, What::Heap { .. });
     let mut notes = lock(&NOTES.get()[what.list()]);
-    let note = Note { ticks: clock.ticks(), by, what };
+    let mut note = Note { number: 0, ticks: clock.ticks(), by, what };
     if notes.notes.len() == MOST {
         let oldest = notes.notes.pop_front();
         notes.heaps -= usize::from(oldest.is_some_and(|note| is_a_heap(&note)));
@@ -154,6 +158,7 @@ pub(crate) fn note(clock: Clock, by: By, what: What) {
         notes.heaps -= 1;
     }
     notes.heaps += usize::from(is_heap);
+    note.number = notes.made;
     notes.made += 1;
     notes.notes.push_back(note);
 }
@@ -174,14 +179,19 @@ pub(crate) struct CopiedNotes {
 /// The number of a note, by list.
 pub(crate) type NoteNumbers = [u64; LISTS];
 
+/// Returns the numbers of notes that were made.
+pub(crate) fn made() -> NoteNumbers {
+    NOTES.get().each_ref().map(|list| lock(list).made)
+}
+
 /// Copies the notes from these numbers on.
 pub(crate) fn copy(from: NoteNumbers) -> CopiedNotes {
     let mut copied = CopiedNotes::default();
     for (nth, list) in NOTES.get().iter().enumerate() {
         let notes = lock(list);
-        let first = notes.made - notes.notes.len() as u64;
-        let skipped = from[nth].saturating_sub(first).min(notes.notes.len() as u64) as usize;
-        let of_list = notes.notes.iter().skip(skipped);
+        // Not all are there: the oldest heap makes room for a new one.
+        let skipped = notes.notes.partition_point(|note| note.number < from[nth]);
+        let of_list = notes.notes.range(skipped..);
         copied.lost += notes.made.saturating_sub(from[nth]).saturating_sub(of_list.len() as u64);
         copied.notes.extend(of_list.cloned());
         copied.next[nth] = notes.made;
@@ -198,7 +208,9 @@ pub fn register_stream_pool(pool: StreamPoolId, device_ordinal: usize) {
 
 /// Names a stream in recordings.
 pub fn name_stream(stream: StreamId, name: &str) {
-    lock(STREAMS.get()).names.insert(permanent(stream), name.into());
+    let mut streams = lock(STREAMS.get());
+    streams.names.insert(permanent(stream), name.into());
+    streams.changes += 1;
 }
 
 /// Forgets the name of a stream that is retired: another one may get its slot.
@@ -211,11 +223,25 @@ pub(crate) fn device_of(pool: u32) -> u16 {
     lock(STREAMS.get()).devices.get(&pool).copied().unwrap_or(0)
 }
 
-/// Returns the names of all streams.
-pub(crate) fn names() -> Vec<NamedStream> {
+/// The names of all streams.
+pub(crate) struct Names {
+    /// The number of changes so far.
+    pub(crate) changes: u64,
+    pub(crate) streams: Vec<NamedStream>,
+}
+
+/// Returns the names of all streams; `None` if this was the number of changes already.
+pub(crate) fn names_since(changes: u64) -> Option<Names> {
     let streams = lock(STREAMS.get());
-    let names = streams.names.iter();
-    names.map(|(stream, name)| NamedStream { stream: *stream, name: name.clone() }).collect()
+    if streams.changes == changes {
+        return None;
+    }
+    let changes = streams.changes;
+    let mut names = Names { changes, streams: Vec::new() };
+    for (stream, name) in &streams.names {
+        names.streams.push(NamedStream { stream: *stream, name: name.clone() });
+    }
+    Some(names)
 }
 
 /// A stream that has a name.

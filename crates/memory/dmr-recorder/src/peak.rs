@@ -114,7 +114,7 @@ impl Live {
 
     fn undo(&mut self, event: &RingEvent) {
         let tag = AllocTag::new(event.text());
-        let bytes = event.b.next_multiple_of(256);
+        let bytes = event.b.checked_next_multiple_of(256).unwrap_or(u64::MAX);
         match Change::of(event) {
             Some(Change::Adds) => {
                 self.bytes = self.bytes.saturating_sub(bytes);
@@ -129,9 +129,9 @@ impl Live {
     }
 
     fn add(&mut self, tag: AllocTag, bytes: u64) {
-        self.bytes += bytes;
+        self.bytes = self.bytes.saturating_add(bytes);
         let held = self.by_tag.entry(tag).or_insert(TagBytes { tag, bytes: 0, blocks: 0 });
-        held.bytes += bytes;
+        held.bytes = held.bytes.saturating_add(bytes);
         held.blocks += 1;
     }
 }

@@ -20,7 +20,7 @@ use crate::heap::heaps;
 use crate::late;
 use crate::notes::{self, By, Refused, What};
 use crate::panics;
-use crate::thread::forget_ring;
+use crate::thread::change_ring;
 use crate::ticker::{TICK, Ticker};
 use crate::waits;
 use crate::write::{EventWriter, Progress};
@@ -29,6 +29,8 @@ use crate::write::{EventWriter, Progress};
 #[derive(Default)]
 struct Recorder {
     running: Option<Running>,
+    /// A thread starts or stops it, without the lock.
+    is_changing: bool,
     /// Files that were written without being asked for.
     files: Vec<PathBuf>,
     /// The number of files that were begun, also in vain.
@@ -58,6 +60,9 @@ pub(crate) struct Origin {
 }
 
 static RECORDER: PerProcess<Mutex<Recorder>> = PerProcess::new(Mutex::default);
+
+/// The most names of a recording that are tried.
+const MOST_NAMES: u32 = 1_000;
 
 /// The least nanoseconds between two descriptions of heaps before a refusal.
 const HEAPS_INTERVAL_NS: u64 = 100_000_000;
@@ -89,16 +94,31 @@ pub struct RecorderStatus {
 ///
 /// [`StartError`]; then nothing has changed.
 pub fn start(config: RecorderConfig) -> Result<(), StartError> {
-    let mut recorder = lock(RECORDER.get());
-    if recorder.running.is_some() {
-        return Err(StartError::AlreadyStarted);
-    }
     if config.folder.is_none() && config.on_panic {
         return Err(StartError::NoFolder("panic"));
     }
     if config.folder.is_none() && config.on_signal.is_some() {
         return Err(StartError::NoFolder("signal"));
     }
+    let mut recorder = lock(RECORDER.get());
+    if recorder.running.is_some() || recorder.is_changing {
+        return Err(StartError::AlreadyStarted);
+    }
+    let changing = Changing::begin(&mut recorder);
+    drop(recorder);
+    // Not under the lock: this writes a file, and describes heaps of the program.
+    let running = prepare(config)?;
+    let mut recorder = lock(RECORDER.get());
+    recorder.running = Some(running);
+    // On the clock of the run before.
+    recorder.last_heaps_ns = None;
+    gate::open();
+    drop(recorder);
+    drop(changing);
+    Ok(())
+}
+
+fn prepare(config: RecorderConfig) -> Result<Running, StartError> {
     let clock = Clock::of_machine();
     let origin = Origin { clock, anchor: clock.anchor(), epoch_ns: epoch_ns() };
     let events = config.events_per_thread.clamp(64, RecorderConfig::MAX_EVENTS_PER_THREAD);
@@ -109,24 +129,43 @@ pub fn start(config: RecorderConfig) -> Result<(), StartError> {
         panics::watch();
     }
     gate::close_in_children();
-    forget_ring();
-    let before = Progress::now();
+    change_ring();
     waits::set_one_in(config.timed_waits);
-    recorder.running = Some(Running { config, origin, before, background, ticker });
-    drop(recorder);
-    gate::open();
-    Ok(())
+    Ok(Running { config, origin, before: Progress::now(), background, ticker })
 }
 
 /// Stops to record: write what was recorded before. A file to which events are appended is ended.
+///
+/// While another thread stops it, this returns at once, and [`start`] returns
+/// [`AlreadyStarted`](StartError::AlreadyStarted).
 pub fn stop() {
     late::collect();
+    let mut recorder = lock(RECORDER.get());
+    let Some(running) = recorder.running.take() else { return };
     gate::close();
+    let changing = Changing::begin(&mut recorder);
+    drop(recorder);
     // Discards the rest.
     late::collect();
-    let running = lock(RECORDER.get()).running.take();
     // Not under the lock: the thread of the recorder may be writing a file.
     drop(running);
+    drop(changing);
+}
+
+/// The change from off to on, or back, by one thread: until it is dropped, no other one begins.
+struct Changing;
+
+impl Changing {
+    fn begin(recorder: &mut Recorder) -> Self {
+        recorder.is_changing = true;
+        Self
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        lock(RECORDER.get()).is_changing = false;
+    }
 }
 
 /// Returns the state of the recorder.
@@ -134,13 +173,17 @@ pub fn stop() {
 pub fn status() -> RecorderStatus {
     let recorder = lock(RECORDER.get());
     let running = recorder.running.as_ref();
-    let streaming = running.and_then(|running| running.background.as_ref()?.failure());
-    RecorderStatus {
+    let appended = running.and_then(|running| running.background.as_ref()?.appended());
+    let status = RecorderStatus {
         is_on: gate::is_on(),
         files: recorder.files.clone(),
         failures: recorder.failures,
-        last_failure: streaming.or_else(|| recorder.last_failure.clone()),
-    }
+        last_failure: recorder.last_failure.clone(),
+    };
+    drop(recorder);
+    // Not under the lock: the thread of the recorder may be writing the file.
+    let failure = appended.and_then(|appended| appended.failure());
+    RecorderStatus { last_failure: failure.or(status.last_failure), ..status }
 }
 
 /// Writes the events that are kept, and the heaps as they are now, to a file, which is created or
@@ -148,8 +191,10 @@ pub fn status() -> RecorderStatus {
 ///
 /// # Errors
 ///
-/// Those of the file; [`NotConnected`](io::ErrorKind::NotConnected) if the recorder is not started.
+/// Those of the file; [`NotConnected`](io::ErrorKind::NotConnected) if the recorder is not started:
+/// then the file is as it was.
 pub fn write_recording(path: &Path) -> io::Result<Written> {
+    since_start().ok_or_else(not_started)?;
     let mut file = File::create(path)?;
     late::collect();
     let written = write_to(&mut file, Heaps::Described("request"))?;
@@ -178,10 +223,7 @@ pub(crate) enum Heaps {
 }
 
 pub(crate) fn write_to(out: impl Write, described: Heaps) -> io::Result<Written> {
-    let Some(mut since) = since_start() else {
-        let message = "the flight recorder of this process is not started";
-        return Err(io::Error::new(io::ErrorKind::NotConnected, message));
-    };
+    let mut since = since_start().ok_or_else(not_started)?;
     let heaps = match described {
         Heaps::Described(why) => Some((heaps(), why)),
         Heaps::LeftOut => None,
@@ -199,6 +241,11 @@ pub(crate) fn write_to(out: impl Write, described: Heaps) -> io::Result<Written>
     }
     writer.finish()?;
     Ok(Written { events })
+}
+
+fn not_started() -> io::Error {
+    let message = "the flight recorder of this process is not started";
+    io::Error::new(io::ErrorKind::NotConnected, message)
 }
 
 /// The start of the recorder, and what to write.
@@ -371,15 +418,40 @@ pub(crate) fn note_heaps_before() {
 /// for [`status`].
 pub(crate) fn write_file(why: &str, described: Heaps) {
     let Some(path) = next_file(why) else { return };
-    let written = File::create(&path).and_then(|file| write_to(file, described));
+    let written = create_new(&path).and_then(|created| {
+        write_to(created.file, described)?;
+        Ok(created.path)
+    });
     let mut recorder = lock(RECORDER.get());
     match written {
-        Ok(_) => recorder.files.push(path),
+        Ok(path) => recorder.files.push(path),
         Err(error) => {
             recorder.failures += 1;
             recorder.last_failure = Some(format!("{}: {error}", path.display()));
         }
     }
+}
+
+/// A file that was not there before.
+struct Created {
+    file: File,
+    path: PathBuf,
+}
+
+/// Creates a file of this path, or of one with a number in its name: a process before may have had
+/// the same number, as the first of each container has.
+fn create_new(path: &Path) -> io::Result<Created> {
+    let mut path = path.to_owned();
+    for again in 2.. {
+        match File::create_new(&path) {
+            Ok(file) => return Ok(Created { file, path }),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && again < MOST_NAMES => {
+                path.set_extension(format!("{again}.rec"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 fn next_file(why: &str) -> Option<PathBuf> {

@@ -74,6 +74,11 @@ impl<const N: usize> Ring<N> {
         self.head.store(at + 1, Ordering::Release);
     }
 
+    /// Returns the number of events that were pushed.
+    pub(crate) fn pushed(&self) -> u64 {
+        self.head.load(Ordering::Acquire)
+    }
+
     /// Copies the events from number `from` on.
     pub(crate) fn copy(&self, from: u64) -> Copied<N> {
         let end = self.head.load(Ordering::Acquire);

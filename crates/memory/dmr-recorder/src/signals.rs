@@ -22,8 +22,14 @@ pub(crate) fn watch(signal: i32) -> Result<(), StartError> {
     extern "C" fn handler(_: libc::c_int) {
         ASKED.store(true, Ordering::Relaxed);
     }
+    /// Of a handler that returns, the fault would come again for ever.
+    const OF_FAULTS: [i32; 6] =
+        [libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSEGV, libc::SIGSYS, libc::SIGTRAP];
     let ours = handler as *const () as libc::sighandler_t;
     let refused = |problem| StartError::Signal { signal, problem };
+    if OF_FAULTS.contains(&signal) {
+        return Err(refused("a fault of the program raises it: use one such as `SIGUSR2`"));
+    }
     let mut known = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: writes the handler of the signal to `known`.
     if unsafe { libc::sigaction(signal, std::ptr::null(), known.as_mut_ptr()) } != 0 {

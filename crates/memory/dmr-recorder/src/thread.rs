@@ -80,7 +80,7 @@ impl Drop for Leaving {
     }
 }
 
-/// What an event reads of its thread.
+/// The part of a thread's state that an event reads.
 #[derive(Clone, Copy)]
 struct OfThread {
     ring: Option<&'static ThreadRing>,
@@ -171,9 +171,9 @@ fn end_reading() {
     CURRENT.with(|current| current.left.set(0));
 }
 
-/// Tells the calling thread that it has locked memory, which the thread of the word, its last owner,
-/// may have freed: if that is another thread, the next event of this one reads the clock, so that
-/// its time is not before that of the free.
+/// Tells the calling thread that it has locked memory, which the thread of the word, its last
+/// owner, may have freed: if that is another thread, the next event of this one reads the clock, so
+/// that its time is not before that of the free.
 #[inline(always)]
 pub(crate) fn take_over(owner: &mut u64) {
     let head = CURRENT.with(|current| current.head.get());
@@ -204,8 +204,17 @@ fn attach() -> Option<&'static ThreadRing> {
     ring
 }
 
-/// Forgets the ring of the thread, and lets it look for another one: the process has forked, or
-/// the recorder has begun anew.
+/// Returns the ring of the thread, and lets it look for another one: the recorder begins anew, and
+/// its rings may have another size.
+pub(crate) fn change_ring() {
+    let before = CURRENT.with(|current| current.ring.get());
+    forget_ring();
+    if let Some(ring) = before {
+        attached::give_back(ring);
+    }
+}
+
+/// Forgets the ring of the thread, and lets it look for another one: the process has forked.
 pub(crate) fn forget_ring() {
     CURRENT.with(|current| {
         current.ring.set(None);

@@ -9,12 +9,13 @@ use dmr_recording::{
     StreamNumber, StringId, Writer,
 };
 
-use crate::attached;
+use crate::attached::{self, RingsThen};
 use crate::clock::Times;
 use crate::heap::Heap;
 use crate::label::{self, Label};
 use crate::notes::{self, By, Note, NoteNumbers, Refused, What, device_of, pool_of};
 use crate::raw::{Kind, RingEvent};
+use crate::ring::WORDS;
 use crate::waits::RecordedWait;
 
 /// The numbers of the events and notes up to which a writer has come.
@@ -52,21 +53,28 @@ impl Item {
 impl Progress {
     /// Returns the progress of a writer that writes nothing of what has happened so far.
     pub(crate) fn now() -> Self {
-        let mut progress = Self::default();
-        progress.collect();
-        progress
+        let rings = attached::all().rings.iter().map(|ring| ring.ring.pushed()).collect();
+        Self { rings, notes: notes::made(), lost: attached::lost() }
     }
 
     /// Copies what has happened since, oldest first.
+    ///
+    /// Leaves out the events of rings after the moment at which it begins: a ring that is read late
+    /// has events that come after some of a ring that was read early, and that were not there yet.
     pub(crate) fn collect(&mut self) -> Collected {
         let mut items = Vec::new();
         let mut lost = 0;
         let mut complete_from = 0;
-        for (nth, ring) in attached::all().into_iter().enumerate() {
+        let RingsThen { ticks: until, rings } = attached::all();
+        for (nth, ring) in rings.into_iter().enumerate() {
             if nth == self.rings.len() {
                 self.rings.push(0);
             }
-            let copied = ring.ring.copy(self.rings[nth]);
+            let mut copied = ring.ring.copy(self.rings[nth]);
+            let is_before = |[ticks, ..]: &[u64; WORDS]| *ticks <= until;
+            let before = copied.events.partition_point(is_before);
+            copied.next -= (copied.events.len() - before) as u64;
+            copied.events.truncate(before);
             // SAFETY: a ring returns only slots that were written as a whole, and only `push` does.
             #[allow(unsafe_code, reason = "the text of an event is its address and its length")]
             let of = |words| unsafe { RingEvent::of(words) };
@@ -101,7 +109,8 @@ pub(crate) struct EventWriter<W: Write> {
     label_ids: Vec<LabelId>,
     /// By stream pool.
     devices: HashMap<u32, u16>,
-    names: usize,
+    /// The changes of the names of streams that were written.
+    name_changes: u64,
 }
 
 impl<W: Write> EventWriter<W> {
@@ -112,18 +121,15 @@ impl<W: Write> EventWriter<W> {
             labels: Vec::new(),
             label_ids: Vec::new(),
             devices: HashMap::new(),
-            names: 0,
+            name_changes: 0,
         }
     }
 
     /// Writes the names of streams, if there are new ones.
     pub(crate) fn write_names(&mut self, time_ns: u64) -> io::Result<()> {
-        let names = notes::names();
-        if names.len() == self.names {
-            return Ok(());
-        }
-        self.names = names.len();
-        for named in names {
+        let Some(names) = notes::names_since(self.name_changes) else { return Ok(()) };
+        self.name_changes = names.changes;
+        for named in names.streams {
             let stream = number(named.stream.as_u64());
             let name = self.writer.intern(&named.name);
             let event = Event::Stream { change: StreamChange::Named, stream, name };

@@ -89,7 +89,9 @@ impl SliceMemory {
     }
 }
 
-impl AdoptedMemory for SliceMemory {
+// SAFETY: address and size are those of an allocation of the driver on the home stream, which is
+// freed with it.
+unsafe impl AdoptedMemory for SliceMemory {
     const NAME: &'static str = "CudaSlices";
     const IS_FREED_IN_ORDER: bool = true;
 

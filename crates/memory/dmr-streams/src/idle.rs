@@ -44,6 +44,21 @@ impl StreamPool {
         Ok(!waited.any_captures)
     }
 
+    /// Waits until the device is done with everything that was submitted to it so far, by any
+    /// stream of the context. Returns `false` if it has not waited, because a stream of the pool
+    /// captures a graph: waiting would end the capture.
+    ///
+    /// # Errors
+    ///
+    /// As [`synchronize_all`](Self::synchronize_all).
+    pub fn synchronize_device(&self) -> ResourceResult<bool> {
+        let captures = !self.synchronize_all()?;
+        if !captures {
+            self.device().synchronize()?;
+        }
+        Ok(!captures)
+    }
+
     /// Waits as [`synchronize_all`](Self::synchronize_all) does, for the streams in the slots that
     /// `selects` accepts, and for the reclaim stream if that was created. Returns `false`, too, if
     /// the thread's [deadline](dmr_core::waits) has passed before.

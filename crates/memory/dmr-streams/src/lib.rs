@@ -12,6 +12,7 @@
 //! | [`guard`] | [`StreamGuard`], a stream during a call: checked once, and not retired until the call ends |
 //! | [`entered_stream`] | [`EnteredStream`], a stream of the pool during a call on the regular path |
 //! | [`completed`] | [`Completed`], a future of the work of a stream |
+//! | [`current`] | [`CurrentContext`], the context that a call leaves current on its thread |
 //! | [`event`] | [`DriverEvent`](event::DriverEvent), an event of the driver |
 //! | [`relaxed`] | [`RelaxedCapture`], for driver calls that a graph capture forbids |
 //! | [`lease`] | [`StreamLease`], one stream of a pool, for one user |
@@ -38,6 +39,7 @@ pub mod attachments;
 pub mod completed;
 pub mod config;
 pub mod context;
+pub mod current;
 mod declaration;
 pub mod device;
 pub mod entered_stream;
@@ -82,6 +84,7 @@ pub use attachments::Attachment;
 pub use completed::Completed;
 pub use config::StreamPoolConfig;
 pub use context::{DeviceContext, PinnedKind, PinnedResources};
+pub use current::CurrentContext;
 pub use declaration::Declaration;
 pub use device::Device;
 pub use entered_stream::EnteredStream;

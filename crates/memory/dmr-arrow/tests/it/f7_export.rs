@@ -180,6 +180,42 @@ fn columns_are_exported_and_released_by_several_threads() {
 }
 
 #[test]
+fn columns_are_nested_64_times_at_most_whatever_they_are_made_of() {
+    let rig = Rig::new();
+    let gpu = Gpu::new(&rig);
+    let home = rig.stream();
+    let around = |column: &ArrowColumn| {
+        let children = vec![column.clone()];
+        let buffers = vec![None];
+        ArrowColumn::new(ColumnParts {
+            format: "+s".into(),
+            buffers,
+            children,
+            ..ColumnParts::default()
+        })
+    };
+    let empty = DeviceBuffer::<u8>::uninit(&gpu, &home, 0).unwrap();
+    let mut deepest = ArrowColumn::of("x", empty);
+    let mut levels = 0;
+    let refused = loop {
+        match around(&deepest) {
+            Ok(around) => deepest = around,
+            Err(refused) => break refused,
+        }
+        levels += 1;
+        assert!(levels <= 64);
+    };
+    assert_eq!(levels, 64);
+    assert!(refused.to_string().starts_with("ColumnParts.children are too deep"), "{refused}");
+    // Those that can be made go out and come back.
+    let exported = deepest.export(&gpu, &home).unwrap();
+    // SAFETY: as they were exported.
+    unsafe { ArrowColumn::import(&gpu, home.id(), exported.array, exported.schema) }.unwrap();
+    drop((gpu, home, deepest));
+    rig.assert_clean();
+}
+
+#[test]
 fn parts_that_do_not_belong_together_are_refused_by_their_names() {
     let rig = Rig::new();
     let gpu = Gpu::new(&rig);

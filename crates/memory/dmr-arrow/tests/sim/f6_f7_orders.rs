@@ -110,6 +110,38 @@ fn an_array_that_is_released_during_a_capture_is_freed_after_it() {
     rig.assert_clean();
 }
 
+/// One release has waited for the device, and has not freed yet; another one cannot wait, so its
+/// consumer may not be done.
+#[test]
+fn a_release_frees_nothing_that_was_released_after_it_has_waited() {
+    let rig = Rig::simulated();
+    let gpu = Gpu::new(&rig);
+    let home = rig.stream();
+    let captured = rig.stream();
+    let exported = |bytes: usize| {
+        let values = DeviceBuffer::<u8>::zeroed(&gpu, &home, bytes).unwrap();
+        ArrowColumn::of("x", values).export(&gpu, &home).unwrap()
+    };
+    let first = exported(64);
+    let second = exported(32);
+    let hold = rig.universe().hold_after_nth("cuCtxSynchronize", 1);
+    let releases = std::thread::spawn(move || drop(first));
+    hold.wait_until_held();
+    let stream = captured.stream();
+    stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+    drop(second);
+    let flags =
+        cudarc::driver::sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+    stream.end_capture(flags).unwrap();
+    hold.release();
+    releases.join().unwrap();
+    assert_eq!(gpu.resource().usage().live, 32);
+    drop(exported(16));
+    assert_eq!(gpu.resource().usage().live, 0);
+    drop((gpu, home, captured));
+    rig.assert_clean();
+}
+
 #[test]
 fn an_export_on_a_stream_that_captures_is_refused_and_the_capture_goes_on() {
     let rig = Rig::simulated();

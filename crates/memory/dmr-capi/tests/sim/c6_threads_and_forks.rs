@@ -2,10 +2,13 @@
 //! the threads of its parent were doing.
 
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use dmr::cudarc::driver::{CudaContext, sys};
+use dmr::dmr_dlpack::dlpark::ManagedTensorBase;
+use dmr::dmr_dlpack::dlpark::ffi::{DLDataType, DLDevice, DLManagedTensorVersioned, DLTensor};
 use dmr_capi::*;
 use dmr_testkit::exit_code;
 
@@ -49,6 +52,92 @@ fn c6_the_context_of_the_thread_stays_current() {
     assert_eq!(current(), other.cu_ctx());
     drop((second, other));
     gpu.end();
+}
+
+/// A tensor of another library, with what it points to. The tensor is first, so that both have one
+/// address.
+#[repr(C)]
+struct Theirs {
+    managed: DLManagedTensorVersioned,
+    shape: [i64; 1],
+    /// The context that the deleter makes current.
+    context: sys::CUcontext,
+    deletions: Arc<AtomicUsize>,
+}
+
+unsafe extern "C" fn delete(tensor: *mut DLManagedTensorVersioned) {
+    // SAFETY: the first field of a `Theirs` that was boxed, and is deleted once.
+    let theirs = unsafe { Box::from_raw(tensor.cast::<Theirs>()) };
+    make_current(theirs.context);
+    theirs.deletions.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Makes a tensor of another library whose deleter makes `context` current.
+fn theirs(gpu: &Gpu, address: Address, elements: i64, context: sys::CUcontext) -> *mut Theirs {
+    let descriptor = DLTensor {
+        data: ptr::with_exposed_provenance_mut(address as usize),
+        device: DLDevice::cuda(gpu.rig.ordinal() as i32),
+        ndim: 1,
+        dtype: DLDataType::U8,
+        shape: ptr::null_mut(),
+        strides: ptr::null_mut(),
+        byte_offset: 0,
+    };
+    let managed = DLManagedTensorVersioned::from_parts(descriptor, ptr::null_mut(), Some(delete));
+    let deletions = Arc::default();
+    let theirs = Box::into_raw(Box::new(Theirs { managed, shape: [elements], context, deletions }));
+    // SAFETY: just made; the shape does not move.
+    unsafe { (*theirs).managed.tensor_mut().shape = (&raw mut (*theirs).shape).cast() };
+    theirs
+}
+
+fn import(gpu: &Gpu, theirs: *mut Theirs) -> *mut TensorHandle {
+    let mut tensor = ptr::null_mut();
+    // SAFETY: just made; its memory is a block that outlives it.
+    let status = unsafe {
+        let ready = DMR_READY_DONE;
+        dmr_tensor_from_dlpack(gpu.handle, theirs.cast(), 1, ready, LEGACY, LEGACY, &mut tensor)
+    };
+    assert_eq!(status, Status::Ok, "{}", last_error());
+    tensor
+}
+
+#[test]
+fn c6_the_context_stays_current_when_a_deleter_of_another_library_changes_it() {
+    let gpu = Gpu::new();
+    let other = CudaContext::new(gpu.rig.universe().ordinal(1)).unwrap();
+    let own = gpu.rig.device().context().cu_ctx();
+    let memory = gpu.allocate(64, LEGACY).unwrap();
+    let contexts = [own, other.cu_ctx(), ptr::null_mut()];
+    for (before, changed) in contexts.iter().flat_map(|a| contexts.map(|b| (*a, b))) {
+        for elements in [0, 64] {
+            let address = if elements == 0 { 0 } else { memory };
+            let imported = theirs(&gpu, address, elements, changed);
+            let not_imported = theirs(&gpu, address, elements, changed);
+            // SAFETY: just made.
+            let deletions = unsafe { [&*imported, &*not_imported] }.map(|it| it.deletions.clone());
+            make_current(before);
+            // Without elements, the import deletes it.
+            let tensor = import(&gpu, imported);
+            assert_eq!(deletions[0].load(Ordering::SeqCst) > 0, elements == 0);
+            assert_eq!(current(), before, "the import of {elements} elements");
+            assert_eq!(dmr_tensor_destroy(gpu.handle, tensor), Status::Ok);
+            assert_eq!(current(), before, "the destruction");
+            // SAFETY: it is the program's.
+            let deleted = unsafe { dmr_dlpack_delete(not_imported.cast(), 1) };
+            assert_eq!((deleted, current()), (Status::Ok, before), "the deletion");
+            while deletions.iter().any(|deletions| deletions.load(Ordering::SeqCst) == 0) {
+                thread::yield_now();
+            }
+        }
+    }
+    // Whatever is left is deleted by the destruction.
+    let tensor = import(&gpu, theirs(&gpu, memory, 64, ptr::null_mut()));
+    assert!(!tensor.is_null());
+    make_current(other.cu_ctx());
+    assert_eq!(gpu.destroy(), Ok(()));
+    assert_eq!(current(), other.cu_ctx());
+    drop(other);
 }
 
 /// Makes every call. Returns the number of the first one that does not refuse the child.

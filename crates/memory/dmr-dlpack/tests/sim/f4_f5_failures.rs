@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cudarc::driver::result;
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use dlpark::ffi::{DLDataType, DLManagedTensorVersioned};
 use dmr_buffer::DeviceBuffer;
 use dmr_core::AllocTag;
 use dmr_dlpack::{Consumer, Tensor, dlpark, import};
 use dmr_external::Ready;
+use dmr_streams::DeviceContext;
 use dmr_testkit::{Rig, for_each_driver_call};
 
 use crate::support::{context, tensor, wait_for};
@@ -52,6 +54,32 @@ fn a_driver_call_that_fails_loses_no_tensor_and_deletes_none_twice() {
         rig.verdict().unwrap();
     });
     assert!(failed >= 10, "{failed} calls were failed");
+}
+
+/// A deletion that cannot order the consumer's work leaks the memory; it does not end a capture.
+#[test]
+fn a_tensor_that_is_deleted_during_a_capture_does_not_end_it() {
+    for captures_consumer in [true, false] {
+        let rig = Rig::simulated();
+        let context = context(&rig);
+        let home = rig.stream();
+        let captured = rig.stream();
+        let buffer = DeviceBuffer::<u8>::zeroed(&context, &home, 64).unwrap();
+        let ours = Tensor::of(buffer, &[64]).unwrap();
+        let consumer = match captures_consumer {
+            true => Consumer::Stream(captured.id()),
+            false => Consumer::Unknown,
+        };
+        let exported = ours.export::<DLManagedTensorVersioned>(consumer).unwrap();
+        drop(ours);
+        let stream = captured.stream();
+        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+        drop(exported);
+        stream
+            .end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
+            .unwrap();
+        assert_eq!(context.resource().usage().live, 64, "it is leaked");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use dmr_core::AllocTag;
 use dmr_recorder::hooks;
 use dmr_recorder::{
     Heap, HeapPart, HeapSource, HeapState, RecorderConfig, Refused, Retrying, gave_up,
-    register_heap, status,
+    register_heap, start, status,
 };
 use dmr_recording::Event;
 
@@ -38,14 +38,26 @@ fn files(folder: &Path, why: &str) -> Vec<Read> {
     names.iter().filter(is_it).map(|path| Read::of(&std::fs::read(path).unwrap())).collect()
 }
 
+/// Returns settings that allow the files of all tests together.
+fn writing_to(folder: &Path) -> RecorderConfig {
+    let mut config = RecorderConfig::new().with_folder(folder);
+    config.max_files = 1_000;
+    config
+}
+
 fn refused() -> Refused {
     Refused { bytes: 2 << 30, limit: "device memory".into(), free: 5 << 30, ..Refused::default() }
 }
 
 /// Returns the reasons of the descriptions of heaps.
 fn heaps(read: &Read) -> Vec<&str> {
+    heaps_of(read, 1024)
+}
+
+/// Returns the reasons of the descriptions of heaps that have reserved this.
+fn heaps_of(read: &Read, bytes: u64) -> Vec<&str> {
     let why = |record: &dmr_recording::Record| match record.event {
-        Event::SnapshotBegin { why, reserved: 1024 } => Some(read.text(why)),
+        Event::SnapshotBegin { why, reserved } if reserved == bytes => Some(read.text(why)),
         _ => None,
     };
     read.records.iter().filter_map(why).collect()
@@ -55,7 +67,7 @@ fn heaps(read: &Read) -> Vec<&str> {
 fn an_out_of_memory_is_written_with_the_heap_before_and_after() {
     let folder = tempfile::tempdir().unwrap();
     let heap: Arc<dyn HeapSource> = Arc::new(OneBlock);
-    let _recording = Recording::begin(RecorderConfig::new().with_folder(folder.path()));
+    let _recording = Recording::begin(writing_to(folder.path()));
     register_heap(Arc::downgrade(&heap));
     hooks::short_of_memory();
     allocate(1, "while short");
@@ -75,10 +87,64 @@ fn an_out_of_memory_is_written_with_the_heap_before_and_after() {
     assert_eq!(status.files.iter().filter(|file| file.starts_with(folder.path())).count(), 1);
 }
 
+/// A heap of this many bytes.
+struct Reserves(u64);
+
+impl HeapSource for Reserves {
+    fn heap(&self) -> Heap {
+        Heap { reserved: self.0, ..Heap::default() }
+    }
+}
+
+struct Panics;
+
+impl HeapSource for Panics {
+    fn heap(&self) -> Heap {
+        panic!("on purpose")
+    }
+}
+
+#[test]
+fn a_heap_that_panics_is_left_out_and_the_refused_thread_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let panics: Arc<dyn HeapSource> = Arc::new(Panics);
+    let heap: Arc<dyn HeapSource> = Arc::new(Reserves(77));
+    let config = writing_to(folder.path());
+    let _recording = Recording::begin(config);
+    register_heap(Arc::downgrade(&panics));
+    register_heap(Arc::downgrade(&heap));
+    hooks::short_of_memory();
+    hooks::refused(refused);
+    let [file] = &files(folder.path(), "out-of-memory")[..] else { panic!("one file") };
+    assert_eq!(heaps_of(file, 77), ["before memory was made free", "out of memory"]);
+}
+
+#[test]
+fn more_heaps_than_are_kept_are_counted_as_missing_and_no_other_note_is_repeated() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.rec");
+    let recording = Recording::begin(RecorderConfig::new());
+    hooks::refused(refused);
+    drop(recording);
+    let mut config = RecorderConfig::new().stream_to(&path);
+    config.stream_interval = std::time::Duration::from_secs(60);
+    let recording = Recording::begin(config);
+    let sources: Vec<Arc<dyn HeapSource>> =
+        (0..11).map(|_| Arc::new(Reserves(88)) as Arc<dyn HeapSource>).collect();
+    sources.iter().for_each(|source| register_heap(Arc::downgrade(source)));
+    hooks::short_of_memory();
+    drop(recording);
+    let read = Read::of(&std::fs::read(&path).unwrap());
+    assert_eq!(heaps_of(&read, 88).len(), 8);
+    assert_eq!(read.summary.unwrap().lost, 3);
+    let is_refusal = |record: &&dmr_recording::Record| matches!(record.event, Event::Refused(_));
+    assert_eq!(read.records.iter().filter(is_refusal).count(), 0, "it was before the start");
+}
+
 #[test]
 fn a_refusal_that_is_tried_again_writes_a_file_only_if_nothing_helps() {
     let folder = tempfile::tempdir().unwrap();
-    let _recording = Recording::begin(RecorderConfig::new().with_folder(folder.path()));
+    let _recording = Recording::begin(writing_to(folder.path()));
     {
         let _retrying = Retrying::enter();
         hooks::refused(refused);
@@ -120,7 +186,7 @@ fn a_lost_device_is_written_with_its_error() {
     let heap: Arc<dyn HeapSource> = Arc::new(OneBlock);
     let weak: Weak<dyn HeapSource> = Arc::downgrade(&heap);
     register_heap(weak);
-    let _recording = Recording::begin(RecorderConfig::new().with_folder(folder.path()));
+    let _recording = Recording::begin(writing_to(folder.path()));
     hooks::device_lost(3, "an illegal address");
     let [file] = &files(folder.path(), "device-lost")[..] else { panic!("one file") };
     let lost = file.records.iter().find_map(|record| match record.event {
@@ -134,7 +200,7 @@ fn a_lost_device_is_written_with_its_error() {
 #[test]
 fn a_panic_is_written_before_the_hook_of_the_program_runs() {
     let folder = tempfile::tempdir().unwrap();
-    let _recording = Recording::begin(RecorderConfig::new().with_folder(folder.path()).on_panic());
+    let _recording = Recording::begin(writing_to(folder.path()).on_panic());
     let panicked = std::thread::spawn(|| {
         allocate(1, "before the panic");
         panic!("on purpose");
@@ -144,12 +210,46 @@ fn a_panic_is_written_before_the_hook_of_the_program_runs() {
     assert!(files.iter().any(|file| file.allocated("before the panic").len() == 1));
 }
 
+#[test]
+fn a_recording_of_another_process_with_the_same_number_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = std::process::id();
+    let old = |nth| folder.path().join(format!("dmr-{process}-{nth}-device-lost.rec"));
+    for nth in 1..=500 {
+        std::fs::write(old(nth), "of another one").unwrap();
+    }
+    let _recording = Recording::begin(writing_to(folder.path()));
+    for _ in 0..2 {
+        hooks::device_lost(0, "an illegal address");
+    }
+    for nth in 1..=500 {
+        assert_eq!(std::fs::read(old(nth)).unwrap(), b"of another one");
+    }
+    let own: Vec<_> =
+        status().files.into_iter().filter(|it| it.starts_with(folder.path())).collect();
+    assert_eq!(own.len(), 2);
+    for path in own {
+        assert!(Read::of(&std::fs::read(&path).unwrap()).summary.is_some(), "{path:?}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_of_a_fault_is_refused() {
+    let _recording = Recording::begin(RecorderConfig::new());
+    dmr_recorder::stop();
+    for signal in [libc::SIGILL, libc::SIGFPE, libc::SIGTRAP] {
+        let refused = start(RecorderConfig::new().with_folder("anywhere").on_signal(signal));
+        assert!(refused.unwrap_err().to_string().contains("a fault"), "{signal}");
+    }
+}
+
 #[cfg(unix)]
 #[test]
 #[allow(unsafe_code, reason = "raises a signal")]
 fn a_signal_is_written_by_the_thread_of_the_recorder() {
     let folder = tempfile::tempdir().unwrap();
-    let config = RecorderConfig::new().with_folder(folder.path()).on_signal(libc::SIGUSR2);
+    let config = writing_to(folder.path()).on_signal(libc::SIGUSR2);
     let _recording = Recording::begin(config);
     allocate(1, "before the signal");
     // SAFETY: the recorder has a handler for it.

@@ -2,7 +2,7 @@
 #![cfg(unix)]
 #![allow(unsafe_code, reason = "forks")]
 
-use dmr_recorder::{RecorderConfig, is_on, start, write_recording_to};
+use dmr_recorder::{RecorderConfig, is_on, label, start, write_recording_to};
 
 use crate::support::{Read, Recording, allocate};
 
@@ -41,6 +41,24 @@ fn a_child_records_nothing_of_its_parent_and_begins_anew_if_it_is_asked_to() {
         started && own && read.allocated("of the parent").is_empty()
     });
     assert!(begins_anew);
+    let outer = label("forks::outer");
+    let inner = label("forks::inner");
+    let labels_are_its_own = in_a_child(|| {
+        start(RecorderConfig::new()).unwrap();
+        allocate(4, "forks::before");
+        // They get the numbers of the parent's.
+        let own = ["forks::first", "forks::second"].map(label);
+        drop(inner);
+        allocate(5, "forks::within");
+        let [first, second] = own;
+        drop((second, first));
+        drop(outer);
+        allocate(6, "forks::after");
+        let read = Read::now();
+        let label = |tag| read.text(read.allocated(tag)[0].0.label.name).to_owned();
+        ["forks::before", "forks::within", "forks::after"].map(label) == ["", "forks::second", ""]
+    });
+    assert!(labels_are_its_own);
     assert_eq!(Read::now().allocated("of the parent").len(), 1);
     drop(recording);
     let read = Read::of(&std::fs::read(&appended).unwrap());

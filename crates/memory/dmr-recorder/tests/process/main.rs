@@ -2,6 +2,7 @@
 
 mod appended_files;
 mod automatic_files;
+mod changes;
 mod forks;
 mod rings;
 mod support;

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmr_core::{AllocTag, StreamId, StreamPoolId};
 use dmr_recorder::hooks::{self, RecordedBlock, RecordedSpan, RecordedWait};
+use dmr_recorder::peak::by_tag;
 use dmr_recorder::query::with_query;
 use dmr_recorder::{
-    RecorderConfig, StartError, Unrecorded, label, name_stream, register_stream_pool, start,
-    stream_number, write_recording_to,
+    Heap, HeapPart, HeapState, RecorderConfig, StartError, Unrecorded, label, name_stream, peak,
+    register_stream_pool, start, stream_number, write_recording_to,
 };
 use dmr_recording::{Event, StreamChange};
 
@@ -140,6 +141,65 @@ fn a_recording_that_is_written_while_threads_go_on_has_whole_events_only() {
         }
         stop.store(true, Ordering::Relaxed);
     });
+}
+
+/// The memory of one address goes from thread to thread: each event is recorded before the next
+/// thread can have it.
+#[test]
+fn a_recording_that_is_written_while_memory_changes_hands_has_no_block_twice() {
+    let memory = std::sync::Mutex::new(());
+    let stream = StreamId::from_parts(StreamPoolId::next().unwrap(), 3, 1).unwrap();
+    let tag = AllocTag::intern("hands");
+    let block = || hooks::RecordedBlock { address: 256, bytes: 1, generation: 1, stream, tag };
+    for _ in 0..40 {
+        let _recording = Recording::begin(RecorderConfig::new().with_events_per_thread(1 << 16));
+        let before = Read::now().summary.unwrap().lost;
+        let uses = || {
+            for _ in 0..4_000 {
+                let _held = memory.lock().unwrap();
+                // Waits for the lock: otherwise the processor may read its counter before.
+                let _now = std::time::Instant::now();
+                hooks::allocated(block);
+                hooks::freed(false, block);
+            }
+        };
+        let mut most = 0;
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(uses)).collect();
+            while !threads.iter().all(|thread| thread.is_finished()) {
+                let read = Read::now();
+                assert_eq!(read.summary.unwrap().lost, before, "the rings have room for all");
+                let change = |record: &dmr_recording::Record| match record.event {
+                    Event::Allocate(block) if read.text(block.tag) == "hands" => 1,
+                    Event::Free(block) if read.text(block.tag) == "hands" => -1,
+                    _ => 0,
+                };
+                let mut live = 0;
+                for record in &read.records {
+                    live += change(record);
+                    most = live.max(most);
+                }
+            }
+        });
+        assert!(most <= 1, "{most} live blocks at one address");
+    }
+}
+
+#[test]
+fn blocks_of_absurd_sizes_have_a_peak() {
+    let _recording = Recording::begin(RecorderConfig::new());
+    let pool = StreamPoolId::next().unwrap();
+    register_stream_pool(pool, 7);
+    let stream = StreamId::from_parts(pool, 1, 1).unwrap();
+    let tag = AllocTag::intern("absurd");
+    let block = || hooks::RecordedBlock { address: 1, bytes: u64::MAX, generation: 1, stream, tag };
+    hooks::allocated(block);
+    hooks::freed(false, block);
+    hooks::freed(false, block);
+    let part = HeapPart { address: 0, bytes: u64::MAX, state: HeapState::InUse, stream, tag };
+    let heap = Heap { device: 7, reserved: u64::MAX, parts: vec![part, part] };
+    assert_eq!(peak(&heap).map(|peak| peak.bytes), Some(u64::MAX));
+    assert_eq!(by_tag(&heap).first().map(|held| held.blocks), Some(2));
 }
 
 #[test]
