@@ -3,6 +3,7 @@
 
 mod browser;
 mod checks;
+mod frames;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -53,14 +53,20 @@ export class Chart {
       this.plot?.destroy();
       this.plot = new uPlot(this.#options(order, hasReserved), data, this.element);
       this.shape = shape;
+      this.#now(() => {});
     } else {
-      this.plot.setData(data);
+      this.#now((plot) => plot.setData(data));
     }
   }
 
   /** Draws again, such as in other colours. */
   redraw() {
-    this.plot?.redraw();
+    this.#now((plot) => plot.redraw());
+  }
+
+  /** Changes the plot and draws it here, in the slice of the frame, and not after it. */
+  #now(change) {
+    this.plot?.batch(change);
   }
 
   #options(order, hasReserved) {

@@ -4,7 +4,7 @@ import { Pyramid } from "./curves.js";
 import { show as showFindings } from "./findings.js";
 import { bytes, count, counted, time } from "./format.js";
 import { blockAt, HeapIndex } from "./heap.js";
-import { frames, isBusy, opened, painter, repaint, resetFrames, start } from "./jobs.js";
+import { frames, isBusy, later, opened, painter, repaint, resetFrames, start } from "./jobs.js";
 import { eventAt, holders, KEYS, load, neighbours, NONE, Selection, timeOf } from "./model.js";
 import { swatch } from "./palette.js";
 import { MOST, Rects, renderer } from "./rects.js";
@@ -130,7 +130,7 @@ function showHolders(event, isPeak) {
       showBlocksOf(event, rows[at].id);
     });
     page.shown.holders = rows;
-    showBlocks(largest, "The largest blocks then");
+    later("blocks", () => showBlocks(largest, "The largest blocks then"));
   }));
 }
 
@@ -221,9 +221,11 @@ function refresh() {
   }));
   const view = heapView();
   start("rects", index.rects(selection, view, look(), (built) => {
+    const old = rects;
     rects = built;
     page.shown.rects = built.count;
     repaint("heap");
+    return old;
   }));
   start("arrows", lanes.build((arrows) => {
     lanes.arrows = arrows;
