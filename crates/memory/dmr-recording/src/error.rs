@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::{MAX_CHUNK, MAX_TEXT_BYTES, MAX_TEXTS, VERSION};
+use crate::{MAX_CHUNK, MAX_TEXT_BYTES, MAX_TEXTS, OLDEST_VERSION, VERSION};
 
 /// The error of a recording that cannot be read to its end.
 ///
@@ -28,7 +28,10 @@ pub enum Problem {
     #[error("not a recording: the file does not begin with the mark of the format")]
     NoMagic,
     /// The file is of another version of the format.
-    #[error("a recording of version {0} of the format, and this program reads version {VERSION}")]
+    #[error(
+        "a recording of version {0} of the format, and this program reads {OLDEST_VERSION} to \
+         {VERSION}"
+    )]
     Version(u32),
     /// The file ends within a chunk, because its writer was killed or still writes.
     #[error("the file ends within a chunk: what stands before it is whole")]

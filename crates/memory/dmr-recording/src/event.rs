@@ -135,6 +135,32 @@ pub enum Event {
         /// The number of the awaited work on its stream.
         work: u64,
     },
+    /// A [wait](Self::Wait) was measured on the device: it is over, and this is for how long it has
+    /// held up its stream. One in N waits is measured, where the program asks for it.
+    WaitLength {
+        /// The stream that waited.
+        stream: StreamNumber,
+        /// The stream that it waited for.
+        awaited: StreamNumber,
+        /// The generation of the block because of which it waited; 0 if there is none.
+        block: u64,
+        /// The number of the launch on the waiting stream; 0 where it is not known.
+        launch: u64,
+        /// The number of the awaited work on its stream: with both streams it names the wait.
+        work: u64,
+        /// Nanoseconds on the device from the end of the work before the wait to the end of the
+        /// wait. About zero if the awaited work was done by then.
+        length_ns: u64,
+        /// Nanoseconds from the moment at which the wait was queued to this record.
+        age_ns: u64,
+    },
+    /// The thread has waited for the device until now.
+    HostWait {
+        /// The stream that it waited for; 0 if it waited for the whole device.
+        stream: StreamNumber,
+        /// Nanoseconds for which it has waited: it began as long before the time of the record.
+        length_ns: u64,
+    },
     /// Describes a live block that other records name by its generation.
     Describe(Block),
     /// A buffer was moved between the device and host memory.

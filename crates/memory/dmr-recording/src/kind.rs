@@ -30,6 +30,8 @@ pub(crate) enum Kind {
     SnapshotBegin = 23,
     Region = 24,
     SnapshotEnd = 25,
+    WaitLength = 26,
+    HostWait = 27,
 }
 
 impl Kind {
@@ -42,7 +44,7 @@ impl Kind {
     /// The size is that of the block before.
     pub(crate) const SAME_BYTES: u8 = 0x80;
 
-    const ALL: [Self; 26] = [
+    const ALL: [Self; 28] = [
         Self::Text,
         Self::Start,
         Self::Summary,
@@ -69,6 +71,8 @@ impl Kind {
         Self::SnapshotBegin,
         Self::Region,
         Self::SnapshotEnd,
+        Self::WaitLength,
+        Self::HostWait,
     ];
 
     /// Returns the kind of a first byte.
@@ -87,6 +91,6 @@ mod tests {
         for (number, kind) in Kind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, number);
         }
-        assert_eq!(Kind::of(26), None);
+        assert_eq!(Kind::of(28), None);
     }
 }

@@ -51,8 +51,11 @@ pub use writer::Writer;
 /// The first bytes of a recording. The last three show damage by a transfer as text.
 pub const MAGIC: [u8; 8] = *b"\x89dmrec\r\n";
 
-/// The version of the format that this crate writes, and the only one that it reads.
-pub const VERSION: u32 = 1;
+/// The version of the format that this crate writes. A later one has more kinds of records.
+pub const VERSION: u32 = 2;
+
+/// The oldest version that this crate reads, and appends to.
+pub const OLDEST_VERSION: u32 = 1;
 
 /// The most bytes of a chunk, without its length and checksum.
 pub const MAX_CHUNK: usize = 1 << 20;

@@ -10,9 +10,9 @@ use crate::context::{Context, Same};
 use crate::kind::Kind;
 use crate::strings::Strings;
 use crate::{
-    Event, LabelId, MAGIC, MAX_CHUNK, MAX_TEXT, Problem, ReadError, Record, Refusal, Region,
-    RegionState, SpanChange, SpillDirection, Start, StreamChange, StreamNumber, StringId, Summary,
-    VERSION,
+    Event, LabelId, MAGIC, MAX_CHUNK, MAX_TEXT, OLDEST_VERSION, Problem, ReadError, Record,
+    Refusal, Region, RegionState, SpanChange, SpillDirection, Start, StreamChange, StreamNumber,
+    StringId, Summary, VERSION,
 };
 
 /// Reads the records of a file or another input, in the order in which they were written.
@@ -54,7 +54,7 @@ impl<R: Read> Reader<R> {
             return Err(ReadError::new(len as u64, Problem::Truncated));
         }
         let version = header.last_chunk().map_or(0, |version| u32::from_le_bytes(*version));
-        if version != VERSION {
+        if !(OLDEST_VERSION..=VERSION).contains(&version) {
             return Err(ReadError::new(at, Problem::Version(version)));
         }
         let start = header.len() as u64;
@@ -248,6 +248,11 @@ impl<R: Read> Reader<R> {
                 let launch = chunk.number()?;
                 Event::Wait { stream, awaited, block, launch, work: chunk.number()? }
             }
+            Kind::WaitLength => read_wait_length(chunk)?,
+            Kind::HostWait => {
+                let stream = read_stream(chunk)?;
+                Event::HostWait { stream, length_ns: chunk.number()? }
+            }
             Kind::Refused => Event::Refused(read_refusal(chunk, strings)?),
             Kind::GraphLaunch => {
                 let stream = read_stream(chunk)?;
@@ -366,6 +371,17 @@ fn read_start(from: &mut Cursor, strings: &mut Strings) -> Result<Start, Problem
     let clock = strings.in_file(1)?;
     let program = strings.in_file(2)?;
     Ok(Start { epoch_ns, process, clock, clock_error_ppb, clock_step_ns, program })
+}
+
+fn read_wait_length(from: &mut Cursor) -> Result<Event, Problem> {
+    let stream = read_stream(from)?;
+    let awaited = read_stream(from)?;
+    let block = from.number()?;
+    let launch = from.number()?;
+    let work = from.number()?;
+    let length_ns = from.number()?;
+    let age_ns = from.number()?;
+    Ok(Event::WaitLength { stream, awaited, block, launch, work, length_ns, age_ns })
 }
 
 fn read_refusal(from: &mut Cursor, strings: &Strings) -> Result<Refusal, Problem> {

@@ -254,6 +254,19 @@ impl<W: Write> Writer<W> {
                 put(out, launch);
                 put(out, work);
             }
+            Event::WaitLength { stream, awaited, block, launch, work, length_ns, age_ns } => {
+                context.put_head(out, Kind::WaitLength, 0, time);
+                put(out, stream.0.into());
+                put(out, awaited.0.into());
+                for number in [block, launch, work, length_ns, age_ns] {
+                    put(out, number);
+                }
+            }
+            Event::HostWait { stream, length_ns } => {
+                context.put_head(out, Kind::HostWait, 0, time);
+                put(out, stream.0.into());
+                put(out, length_ns);
+            }
             Event::Refused(refusal) => {
                 context.put_head(out, Kind::Refused, 0, time);
                 for number in [
@@ -348,6 +361,9 @@ impl Writer<File> {
             None => io::Error::new(io::ErrorKind::InvalidData, error),
         })?;
         file.set_len(whole.end)?;
+        // An older file may get records that its version does not have.
+        file.seek(SeekFrom::Start(MAGIC.len() as u64))?;
+        file.write_all(&VERSION.to_le_bytes())?;
         file.seek(SeekFrom::Start(whole.end))?;
         Self::section(file, &whole, start, [clock, program])
     }

@@ -77,7 +77,7 @@ fn a_foreign_file_and_another_version_are_refused_by_name() {
     newer[8] = 9;
     assert_eq!(problem(&newer), Some((8, Problem::Version(9))));
     let error = Reader::new(&newer[..]).unwrap_err().to_string();
-    let text = "byte 8: a recording of version 9 of the format, and this program reads version 1";
+    let text = "byte 8: a recording of version 9 of the format, and this program reads 1 to 2";
     assert_eq!(error, text);
 }
 

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 
-use dmr_recording::{Block, Event, Problem, Reader, Record, Writer};
+use dmr_recording::{Block, Event, Problem, Reader, Record, StreamNumber, Writer};
 
 use crate::support::start;
 
@@ -42,6 +42,31 @@ fn a_section_is_appended_behind_the_last_whole_chunk_and_keeps_its_own_texts() {
     let last = Writer::append(&path, &start(), "clock", "program").unwrap();
     last.finish().unwrap();
     assert_eq!(tags(&path), ["first", "second", "third"]);
+}
+
+/// A file of version 1 is one of version 2 without the kinds that are new.
+#[test]
+fn an_older_file_is_read_and_what_is_appended_makes_it_a_newer_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.rec");
+    let mut writer = Writer::create(&path, &start(), "clock", "program").unwrap();
+    let id = writer.intern("first");
+    writer.write(&allocation(id)).unwrap();
+    writer.finish().unwrap();
+    let mut older = fs::read(&path).unwrap();
+    older[8..12].copy_from_slice(&1_u32.to_le_bytes());
+    fs::write(&path, &older).unwrap();
+    assert_eq!(tags(&path), ["first"]);
+    let mut writer = Writer::append(&path, &start(), "clock", "program").unwrap();
+    let wait = Event::HostWait { stream: StreamNumber::new(1, 2), length_ns: 7 };
+    writer.write(&Record::new(wait)).unwrap();
+    writer.finish().unwrap();
+    let newer = fs::read(&path).unwrap();
+    assert_eq!(newer[8..12], 2_u32.to_le_bytes());
+    assert_eq!(newer[12..older.len()], older[12..]);
+    let records: Vec<_> = Reader::open(&path).unwrap().map(Result::unwrap).collect();
+    assert!(records.iter().any(|record| record.event == wait));
+    assert_eq!(tags(&path), ["first"]);
 }
 
 #[test]

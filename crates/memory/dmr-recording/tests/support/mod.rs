@@ -43,7 +43,7 @@ fn event(rng: &mut Rng) -> Event {
     let stream = stream(rng);
     let tag = text(rng);
     let block = Block { address, bytes, generation: number(rng), stream, tag };
-    match rng.u8(0..19) {
+    match rng.u8(0..21) {
         0 => Event::Allocate(block),
         1 => Event::Free(block),
         2 => Event::Retire(block),
@@ -84,6 +84,16 @@ fn event(rng: &mut Rng) -> Event {
             let state = states[rng.usize(..3)];
             Event::Region(Region { address, bytes, state, stream, tag })
         }
+        18 => Event::WaitLength {
+            stream,
+            awaited: StreamNumber::new(2, rng.u32(..)),
+            block: address,
+            launch: bytes,
+            work: number(rng),
+            length_ns: number(rng),
+            age_ns: number(rng),
+        },
+        19 => Event::HostWait { stream, length_ns: number(rng) },
         _ => Event::SnapshotEnd,
     }
 }
