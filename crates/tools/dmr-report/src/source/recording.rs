@@ -226,6 +226,8 @@ impl Adding {
 
     fn span(&mut self, time: u64, change: SpanChange, span: Reserved) -> Result<(), ReportError> {
         match change {
+            // Bytes without an address yet, or any more: they are counted where they are mapped.
+            SpanChange::Reserve | SpanChange::Release if span.address == 0 => Ok(()),
             SpanChange::Reserve | SpanChange::Map => self.builder.reserve(time, span),
             SpanChange::Release | SpanChange::Unmap => self.builder.release(time, span),
             SpanChange::Move { from } => {

@@ -153,6 +153,20 @@ fn a_part_of_a_span_can_be_given_back() {
 }
 
 #[test]
+fn what_is_reserved_and_mapped_is_counted_once() {
+    let model = open(&recording(|to| {
+        to.at(0, span(SpanChange::Reserve, 0, 4 * MIB, STREAM));
+        to.at(1, span(SpanChange::Map, BASE, 2 * MIB, STREAM));
+        to.at(2, span(SpanChange::Map, BASE + 2 * MIB, 2 * MIB, STREAM));
+        to.at(3, span(SpanChange::Unmap, BASE, 2 * MIB, STREAM));
+        to.at(4, span(SpanChange::Release, 0, 2 * MIB, STREAM));
+    }));
+    assert_eq!(model.spans.len(), 2);
+    assert_eq!(totals_at(&model, 1).reserved, 4 * MIB);
+    assert_eq!(totals_at(&model, 2).reserved, 2 * MIB);
+}
+
+#[test]
 fn waits_are_counted_by_pair_and_by_tag_of_the_block() {
     let model = open(&recording(|to| {
         let wait =
