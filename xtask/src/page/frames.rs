@@ -11,7 +11,7 @@ const FRAME: &str = "FireAnimationFrame";
 /// The events that run script. Those that another one contains are counted with it.
 const SCRIPT: [&str; 5] = [FRAME, "EventDispatch", "TimerFire", "FunctionCall", "RunMicrotasks"];
 
-/// What the checks evaluate in the page: not the page's own script.
+/// The event of an evaluation for the checks: not the page's own script.
 const EVALUATED: &str = "EvaluateScript";
 
 /// Runs `work` on a page, and returns the script of each frame meanwhile: with the handlers of

@@ -101,7 +101,7 @@ impl Program {
         let address = BASE + self.reserved;
         self.reserved += bytes;
         self.add_hole(address, bytes);
-        self.write(Event::Span { change: SpanChange::Reserve, address, bytes, stream })
+        self.write(Event::Span { change: SpanChange::Map, address, bytes, stream })
     }
 
     fn add_hole(&mut self, mut address: u64, mut bytes: u64) {
@@ -355,7 +355,7 @@ fn many(folder: &Path, events: u64) -> Outcome {
     for slot in 0..STREAMS {
         let stream = StreamNumber::new(1, slot);
         program.write(Event::Span {
-            change: SpanChange::Reserve,
+            change: SpanChange::Map,
             address: BASE + u64::from(slot) * SPAN,
             bytes: SPAN,
             stream,

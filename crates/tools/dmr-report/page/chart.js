@@ -1,6 +1,6 @@
 // The chart of memory over time, by uPlot.
 /* global uPlot */
-import { RESERVED, RETIRED } from "./curves.js";
+import { RESERVED, RETIRED, STRANDED } from "./curves.js";
 import { bytes } from "./format.js";
 import { css, GROUPS, pattern } from "./palette.js";
 
@@ -14,13 +14,18 @@ function sizeTicks(u, axis, least, most) {
   return ticks;
 }
 
-/** A chart of stacked groups, with what is retired on top and what is reserved as a line. */
+/** What is drawn as a line. */
+const LINES = [{ of: RESERVED, dash: [6, 4] }, { of: STRANDED, dash: [2, 3] }];
+
+/** A chart of stacked groups, with what is retired on top, and lines for what is reserved and stranded. */
 export class Chart {
   constructor(element, state, onMoment, onRange) {
     this.element = element;
     this.state = state;
     this.onMoment = onMoment;
     this.onRange = onRange;
+    /** Whether the file has a column. */
+    this.has = {};
     this.plot = null;
   }
 
@@ -34,24 +39,30 @@ export class Chart {
     const stacked = [];
     let below = new Float64Array(samples.time.length);
     for (const at of order) {
-      const sum = Float64Array.from(below, (value, i) => value + columns[at][i]);
+      const column = columns[at];
+      const sum = new Float64Array(below.length);
+      for (let i = 0; i < sum.length; i += 1) sum[i] = below[i] + column[i];
       stacked.unshift(sum);
       below = sum;
     }
-    const data = [samples.time, ...stacked, columns[RESERVED]];
-    const most = (values) => values.reduce((a, b) => Math.max(a, b), 1);
-    const reserved = most(columns[RESERVED]);
-    const hasReserved = reserved > 1;
+    const most = (values) => {
+      let found = 1;
+      for (let i = 0; i < values.length; i += 1) if (values[i] > found) found = values[i];
+      return found;
+    };
+    const lines = LINES.filter(({ of }) => this.has[of]);
+    // Each line is drawn twice: a light one below it shows it on dark colours.
+    const data = [samples.time, ...stacked, ...lines.flatMap(({ of }) => [columns[of], columns[of]])];
+    this.reserved = this.has[RESERVED] ? most(columns[RESERVED]) : 0;
+    this.stranded = this.has[STRANDED] ? most(columns[STRANDED]) : 0;
     // A line far above the curves would flatten them.
     this.top = most(stacked[0]);
-    this.isAbove = reserved > 4 * this.top;
-    if (!this.isAbove) this.top = Math.max(this.top, reserved);
-    this.reserved = reserved;
-    if (!hasReserved) data.pop();
-    const shape = `${groups} ${hasReserved} ${this.element.clientWidth}`;
+    this.isAbove = this.reserved > 4 * this.top;
+    this.top = Math.max(this.top, this.isAbove ? 0 : this.reserved, this.stranded);
+    const shape = `${groups} ${this.element.clientWidth}`;
     if (this.shape !== shape) {
       this.plot?.destroy();
-      this.plot = new uPlot(this.#options(order, hasReserved), data, this.element);
+      this.plot = new uPlot(this.#options(order, lines), data, this.element);
       this.shape = shape;
       this.#now(() => {});
     } else {
@@ -69,7 +80,7 @@ export class Chart {
     this.plot?.batch(change);
   }
 
-  #options(order, hasReserved) {
+  #options(order, lines) {
     const stepped = uPlot.paths.stepped({ align: 1 });
     const series = [{}];
     for (const at of [...order].reverse()) {
@@ -82,9 +93,10 @@ export class Chart {
         points: { show: false },
       });
     }
-    if (hasReserved) {
-      const stroke = () => style("--front");
-      series.push({ stroke, width: 1.5, dash: [6, 4], paths: stepped, points: { show: false } });
+    for (const { dash } of lines) {
+      const line = { paths: stepped, points: { show: false } };
+      series.push({ ...line, stroke: () => style("--panel"), width: 4 });
+      series.push({ ...line, stroke: () => style("--front"), width: 1.5, dash });
     }
     const axis = { stroke: () => style("--soft"), grid: { stroke: () => style("--line"), width: 0.5 }, ticks: { show: false } };
     return {

@@ -1,6 +1,6 @@
 // The page: loads the data, connects the views, and fills the tables.
 import { Chart } from "./chart.js";
-import { Pyramid } from "./curves.js";
+import { Pyramid, RESERVED, RETIRED, STRANDED } from "./curves.js";
 import { show as showFindings } from "./findings.js";
 import { bytes, count, counted, time } from "./format.js";
 import { blockAt, HeapIndex } from "./heap.js";
@@ -121,6 +121,7 @@ function showHolders(event, isPeak) {
     get("holders-title").textContent = isPeak
       ? `Who held the peak: ${bytes(total)} at ${at}`
       : `Who held memory at ${at}: ${bytes(total)}`;
+    get("holders-note").textContent = notes(event);
     const cells = rows.slice(0, 50).map((row) => [
       name(row), { number: bytes(row.bytes) },
       { number: `${(row.bytes * 100 / Math.max(1, total)).toFixed(1)} %` }, { number: count(row.blocks) },
@@ -132,6 +133,16 @@ function showHolders(event, isPeak) {
     page.shown.holders = rows;
     later("blocks", () => showBlocks(largest, "The largest blocks then"));
   }));
+}
+
+/** Describes the memory without live blocks after an event. */
+function notes(event) {
+  const sums = pyramid.sumsAt(event);
+  const parts = [];
+  if (sums[RETIRED] > 0) parts.push(`${bytes(sums[RETIRED])} freed and still used`);
+  if (chart.has[RESERVED]) parts.push(`${bytes(sums[RESERVED])} reserved`);
+  if (chart.has[STRANDED]) parts.push(`${bytes(sums[STRANDED])} stranded`);
+  return parts.join(", ");
 }
 
 function showBlocksOf(event, id) {
@@ -217,6 +228,7 @@ function refresh() {
     const peak = pyramid.peakBetween(state.t0, state.t1);
     page.shown.peak = { ...peak, time: peak.event === NONE ? 0 : model.time[peak.event] };
     curve = samples;
+    page.shown.curve = samples;
     repaint("chart");
   }));
   const view = heapView();
@@ -375,10 +387,11 @@ function legend() {
   });
   const more = [];
   if (model.hasRetired) more.push("grey: freed, still used");
-  if (model.spans.bytes.length) {
-    const size = chart.reserved ? ` (up to ${bytes(chart.reserved)})` : "";
+  if (chart.has[RESERVED]) {
+    const size = ` (up to ${bytes(chart.reserved)})`;
     more.push(chart.isAbove ? `reserved is above the chart${size}` : `dashed line: reserved${size}`);
   }
+  if (chart.has[STRANDED]) more.push(`dotted line: stranded (up to ${bytes(chart.stranded)})`);
   if (more.length) {
     const item = document.createElement("span");
     item.className = "more";
@@ -600,6 +613,7 @@ async function run() {
   chart = new Chart(get("chart"), state, (at) => {
     showHolders(Math.max(0, eventAt(model, at + 1) - 1), false);
   }, setRange);
+  chart.has = { [RESERVED]: model.spans.bytes.length > 0, [STRANDED]: model.occupied !== null };
   lanes = new Lanes(get("lanes"), get("arrows"), model, state);
   drawing = renderer(get("rects"));
   painter("chart", () => {
@@ -646,6 +660,7 @@ window.dmrReport = {
   get readyMs() { return page.readyMs; },
   get arrows() { return lanes.arrows.map((arrow) => ({ x: lanes.x(arrow.at), y: (lanes.y(arrow.from) + lanes.y(arrow.to)) / 2 })); },
   frames, resetFrames, setRange, setPlaces,
+  get series() { return { reserved: page.shown.curve?.columns[RESERVED], stranded: page.shown.curve?.columns[STRANDED] }; },
   holdersAt: (event) => showHolders(event, false),
   get renderer() { return drawing?.name; },
 };

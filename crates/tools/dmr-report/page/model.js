@@ -27,6 +27,8 @@ export async function load() {
       read("wait_block", Uint32Array), read("wait_reason", Uint32Array),
       read("mark_text", Uint32Array),
     ]);
+  // Not every file says what is returned to the driver as a whole.
+  const occupied = described.occupied ? await read("occupied") : null;
   const model = {
     file, names: file.names, streams: file.streams,
     time, kind, subject, events: time.length,
@@ -34,6 +36,7 @@ export async function load() {
     allocated: new Uint32Array(size.length).fill(NONE),
     freed: new Uint32Array(size.length).fill(NONE),
     ready: new Uint32Array(size.length).fill(NONE),
+    occupied,
     spans: { position: spanPosition, bytes: spanBytes, reserved: spanEvents },
     waits: { waiting, awaited, block: waitBlock, reason: waitReason, event: new Uint32Array(waiting.length) },
     marks: { text: markText, event: new Uint32Array(markText.length) },

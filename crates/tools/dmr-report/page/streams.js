@@ -116,6 +116,7 @@ export class Lanes {
     const first = waitAt(model, state.t0);
     const last = waitAt(model, state.t1 + 1);
     const bins = new Map();
+    const binsIn = (this.element.clientWidth - LEFT - 12) / BIN / (state.t1 - state.t0);
     for (let wait = first; wait < last; wait += 1) {
       if (wait % 512 === 511) yield;
       const from = this.of.get(awaited[wait]);
@@ -125,7 +126,7 @@ export class Lanes {
         && (this.pair.waiting !== waiting[wait] || this.pair.awaited !== awaited[wait]);
       if (isHidden) continue;
       const at = model.time[event[wait]];
-      const key = `${from} ${to} ${Math.floor(this.x(at) / BIN)}`;
+      const key = (Math.floor((at - state.t0) * binsIn) * LANES + from) * LANES + to;
       const bin = bins.get(key);
       if (bin) bin.count += 1;
       else bins.set(key, { from, to, at, wait, count: 1 });

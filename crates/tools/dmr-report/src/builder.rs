@@ -246,6 +246,22 @@ impl Builder {
         Ok(())
     }
 
+    /// Ends all blocks and spans: the process that had them has ended.
+    ///
+    /// # Errors
+    ///
+    /// The table is full.
+    pub fn end_process(&mut self, time: u64) -> Result<(), ReportError> {
+        let mut blocks: Vec<_> = self.live.drain().map(|(_, block)| block).collect();
+        blocks.sort_unstable();
+        blocks.into_iter().try_for_each(|block| self.end(time, block))?;
+        for (_, span) in std::mem::take(&mut self.spans) {
+            let event = self.push(time, EventKind::Release, span)?;
+            self.model.spans[span as usize].released = event;
+        }
+        Ok(())
+    }
+
     /// Returns the reserved spans that share a byte with a range, by their addresses.
     fn overlapping(&self, range: Reserved) -> Vec<u32> {
         let end = range.address.saturating_add(range.bytes);

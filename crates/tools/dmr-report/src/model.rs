@@ -23,6 +23,8 @@ pub struct Model {
     pub events: Events,
     /// Ranges that were reserved from the driver, each with its bytes.
     pub spans: Vec<Span>,
+    /// The parts of them that go back to the driver as a whole.
+    pub units: Units,
     /// The waits of streams for each other.
     pub waits: Vec<Wait>,
     /// Allocations that failed.
@@ -208,6 +210,37 @@ pub struct Span {
     pub reserved: u32,
     /// The event at which it was given back; [`NONE`] if it was not.
     pub released: u32,
+}
+
+/// The parts of reserved memory that go back to the driver as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Units {
+    /// The file does not say.
+    #[default]
+    Unknown,
+    /// Pages of one size.
+    Pages {
+        /// The bytes of a page.
+        size: u64,
+        /// The bytes that the sizes of blocks are multiples of.
+        grain: u64,
+    },
+    /// Segments: each span is one.
+    Spans {
+        /// The bytes that the sizes of blocks are multiples of.
+        grain: u64,
+    },
+}
+
+impl Units {
+    /// Returns the bytes that the sizes of blocks are multiples of, at least 1.
+    #[must_use]
+    pub fn grain(self) -> u64 {
+        match self {
+            Self::Unknown => 1,
+            Self::Pages { grain, .. } | Self::Spans { grain } => grain.max(1),
+        }
+    }
 }
 
 /// A wait of a stream for another one.

@@ -6,6 +6,7 @@ use dmr_core::size::human_bytes;
 
 use crate::analysis::holes::{explanations, holes};
 use crate::analysis::peak::{by_tag, holders, peak};
+use crate::analysis::stranded::Stranded;
 use crate::analysis::waits::pairs;
 use crate::model::{Model, NONE};
 
@@ -89,6 +90,10 @@ fn at_peak(model: &Model, text: &mut String) {
     }
     if peak.reserved > 0 {
         let _ = write!(text, "; {} reserved", human_bytes(peak.reserved));
+    }
+    if let Some(stranded) = Stranded::of(model) {
+        let bytes = human_bytes(stranded.at(model, peak.event));
+        let _ = write!(text, ", {bytes} stranded");
     }
     text.push('\n');
     text.push_str(&peak_by_tag(model));

@@ -3,4 +3,5 @@
 pub mod holes;
 pub mod layout;
 pub mod peak;
+pub mod stranded;
 pub mod waits;

@@ -24,6 +24,10 @@ pub(super) struct Meta<'a> {
     tags: Vec<u32>,
     segments: Vec<Segment>,
     map_bytes: u64,
+    /// The bytes that the sizes of blocks are multiples of.
+    grain: u64,
+    /// The bytes of pages or segments with a block, before the first event.
+    occupied_before: Option<u64>,
     refusal_count: usize,
     refusals: Vec<Refused>,
     findings: &'a [Finding],
@@ -67,7 +71,12 @@ struct Hole {
 }
 
 impl<'a> Meta<'a> {
-    pub(super) fn new(model: &'a Model, layout: &Layout, columns: Vec<&'a Description>) -> Self {
+    pub(super) fn new(
+        model: &'a Model,
+        layout: &Layout,
+        columns: Vec<&'a Description>,
+        occupied_before: Option<u64>,
+    ) -> Self {
         let mut tags = model.blocks.tag.clone();
         tags.sort_unstable();
         tags.dedup();
@@ -85,6 +94,8 @@ impl<'a> Meta<'a> {
             tags,
             segments: segments.collect(),
             map_bytes: layout.bytes,
+            grain: model.units.grain(),
+            occupied_before,
             refusal_count: model.refusals.len(),
             refusals: explained.iter().map(|it| Refused::new(model, layout, it)).collect(),
             findings: &model.findings,

@@ -5,7 +5,10 @@ use rustc_hash::FxHashMap;
 use super::pickle::{Pickle, PickleProblem, Value};
 use crate::builder::{Allocation, Builder, Reserved};
 use crate::error::ReportError;
-use crate::model::{Model, NONE, Refusal, Source};
+use crate::model::{Model, NONE, Refusal, Source, Units};
+
+/// The bytes that PyTorch's allocator cuts its segments in.
+const GRAIN: u64 = 512;
 
 /// The folders whose frames say nothing about the program.
 const LIBRARIES: [&str; 3] = ["/torch/", "site-packages", "<frozen"];
@@ -54,6 +57,9 @@ pub(super) fn read(bytes: &[u8], source: Source) -> Result<Model, ReportError> {
     let entries = traces.get(device).map_or(&[][..], |trace| pickle.list(*trace));
     reading.entries(entries)?;
     reading.segments(pickle.list(segments), device)?;
+    if !reading.builder.model().spans.is_empty() {
+        reading.builder.model().units = Units::Spans { grain: GRAIN };
+    }
     let others = (0..traces.len()).filter(|at| *at != device);
     let left_out: usize = others.map(|at| pickle.list(traces[at]).len()).sum();
     if left_out > 0 {

@@ -153,6 +153,25 @@ fn a_part_of_a_span_can_be_given_back() {
 }
 
 #[test]
+fn a_second_process_in_a_file_begins_after_the_first_with_nothing() {
+    let process = |bytes: u64| {
+        recording(|to| {
+            to.at(10, span(SpanChange::Map, BASE, 2 * MIB, STREAM));
+            let block = to.block(1, BASE, bytes, "a");
+            to.at(20, Event::Allocate(block));
+        })
+    };
+    // The second one without the head of a file.
+    let model = open(&[process(100), process(300)[12..].to_vec()].concat());
+    let at = |bytes: u64| model.blocks.bytes.iter().position(|it| *it == bytes).unwrap();
+    let [first, second] = [at(100), at(300)];
+    assert!(model.blocks.ready[first] < model.blocks.allocated[second]);
+    assert_eq!(model.events.since_start(model.blocks.allocated[second]), 10 + 20);
+    let last = model.events.len() as u32 - 1;
+    assert_eq!(totals_at(&model, last), Totals { live: 300, retired: 0, reserved: 2 * MIB });
+}
+
+#[test]
 fn what_is_reserved_and_mapped_is_counted_once() {
     let model = open(&recording(|to| {
         to.at(0, span(SpanChange::Reserve, 0, 4 * MIB, STREAM));
