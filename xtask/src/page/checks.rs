@@ -77,6 +77,14 @@ impl<'b> Checked<'b> {
         Ok(number.unwrap_or_default())
     }
 
+    /// Asserts that the report for a terminal has each of these.
+    fn text_has(&mut self, texts: &[&str]) {
+        for text in texts {
+            let shown = self.text.clone();
+            self.assert(shown.contains(text), || format!("{text:?} is not in\n{shown}"));
+        }
+    }
+
     /// Asserts that frames have little script while the heap map is zoomed and moved. What else
     /// runs on the machine makes a processor slower: one of three tries has to pass.
     fn has_short_frames(&mut self) -> Result<(), Failure> {
@@ -209,7 +217,23 @@ fn fragmented(page: &mut Checked<'_>) -> Result<(), Failure> {
     page.shows("#chunk", &["block kv-cache", "after nothing in this file"])
 }
 
-/// The page names the budget, and groups by query.
+/// Ticks are even and round, and no two have the same label, at any zoom.
+const TICKS: &str = "(() => { \
+    for (let wide = 2e12; wide > 3; wide *= 0.83) { \
+        for (const from of [0, 1, wide * 0.37, 7 * wide, 123456789]) { \
+            const ticks = dmrReport.ticks(from, from + wide, 1200); \
+            const step = ticks[1].at - ticks[0].at; \
+            const first = String(step / 10 ** Math.floor(Math.log10(step) + 1e-9)).slice(0, 3); \
+            const isEven = ticks.every(({ at }, i) => at === (Math.round(ticks[0].at / step) + i) * step); \
+            const isLabelled = new Set(ticks.map(({ text }) => text)).size === ticks.length; \
+            const isExact = ticks.every(({ at, text }) => { \
+                const unit = { ns: 1, 'µs': 1e3, ms: 1e6, s: 1e9 }[text.split(' ')[1]]; \
+                return Math.abs(parseFloat(text) * unit - at) < step / 100; }); \
+            if (!['1', '2', '5'].includes(first) || !isEven || !isLabelled || !isExact || ticks.length > 12) { \
+                return `${from} + ${wide}: ${ticks.map(({ text }) => text)}`; } } } \
+    return ''; })()";
+
+/// The page names the budget, and groups by query and by budget.
 fn budget(page: &mut Checked<'_>) -> Result<(), Failure> {
     page.shows("#failed", &["1.8 GiB of sort buffer for join", "Refused by: budget `queries`"])?;
     page.browser.eval(
@@ -218,7 +242,39 @@ fn budget(page: &mut Checked<'_>) -> Result<(), Failure> {
     )?;
     page.browser.settle()?;
     page.shows("#legend", &["query 3", "query 2", "query 1"])?;
-    page.shows("#holders", &["query 3"])
+    page.shows("#holders", &["query 3 2.3 GiB 51.1 % 21 query 2 1.6 GiB 36.4 % 15 query 1"])?;
+    page.text_has(&["by query\n            2.3 GiB   51 %  query 3  (21 blocks)"]);
+    page.browser.eval(
+        "document.getElementById('key').value = 'budget'; \
+         document.getElementById('key').dispatchEvent(new Event('change'))",
+    )?;
+    page.browser.settle()?;
+    page.shows("#legend", &["hash join", "scan", "new high mark of a budget"])?;
+    page.shows("#holders", &["budget bytes share blocks hash join 4.4 GiB 98.4 % 40 scan 72 MiB"])?;
+    page.text_has(&[
+        "            4.4 GiB   98 %  hash join  (40 blocks)\n",
+        "            4.4 GiB  of 5 GiB, the high mark of hash join, at 202.000 ms\n",
+    ]);
+    // The limits are lines of the chart, and each high mark has a sign.
+    page.shows(
+        "#budgets",
+        &["queries 5 GiB 6 GiB 83 % 198.6 ms hash join 4.4 GiB 5 GiB 87 % 202 ms"],
+    )?;
+    page.is_true(
+        "dmrReport.state.budgets.map(({ name, limit }) => `${name} ${limit / 2 ** 20}`).join() \
+         === 'queries 6144,hash join 5120,scan 256'",
+    )?;
+    page.is_true(
+        "dmrReport.state.budgets.every(({ marks }) => marks.length > 1 \
+         && marks.every(({ bytes }, at) => at === 0 || bytes > marks[at - 1].bytes))",
+    )?;
+    page.is_true("dmrReport.drawn.limits === 3 && dmrReport.drawn.marks > 40")?;
+    page.browser.click("#budgets tbody tr:nth-child(2)")?;
+    page.shows("#holders-title", &["Who held memory at 202 ms"])?;
+    page.is_true("dmrReport.drawn.limits === 1")?;
+    let ticks = page.browser.eval(TICKS)?;
+    page.assert(ticks == "", || format!("the ticks of {ticks}"));
+    Ok(())
 }
 
 /// The page says which stream waits for which, and because of which block; keys and the wheel move.

@@ -3,16 +3,9 @@
 import { RESERVED, RETIRED, STRANDED } from "./curves.js";
 import { bytes } from "./format.js";
 import { css, GROUPS, pattern } from "./palette.js";
+import { sizeTicks, timeTicks } from "./ticks.js";
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-
-/** Returns evenly spaced sizes that are round in powers of two. */
-function sizeTicks(u, axis, least, most) {
-  const step = 2 ** Math.max(0, Math.ceil(Math.log2((most - least) / 5)));
-  const ticks = [];
-  for (let at = Math.ceil(least / step) * step; at <= most; at += step) ticks.push(at);
-  return ticks;
-}
 
 /** What is drawn as a line. */
 const LINES = [{ of: RESERVED, dash: [6, 4] }, { of: STRANDED, dash: [2, 3] }];
@@ -55,10 +48,12 @@ export class Chart {
     const data = [samples.time, ...stacked, ...lines.flatMap(({ of }) => [columns[of], columns[of]])];
     this.reserved = this.has[RESERVED] ? most(columns[RESERVED]) : 0;
     this.stranded = this.has[STRANDED] ? most(columns[STRANDED]) : 0;
-    // A line far above the curves would flatten them.
+    // A limit is shown where it is not far above the curves, the same for what is reserved.
     this.top = most(stacked[0]);
     this.isAbove = this.reserved > 4 * this.top;
     this.top = Math.max(this.top, this.isAbove ? 0 : this.reserved, this.stranded);
+    const limits = this.state.budgets.map(({ limit }) => limit).filter((limit) => limit <= 2 * this.top);
+    this.top = Math.max(this.top, ...limits);
     const shape = `${groups} ${this.element.clientWidth}`;
     if (this.shape !== shape) {
       this.plot?.destroy();
@@ -95,7 +90,7 @@ export class Chart {
     }
     for (const { dash } of lines) {
       const line = { paths: stepped, points: { show: false } };
-      series.push({ ...line, stroke: () => style("--panel"), width: 4 });
+      series.push({ ...line, stroke: () => style("--panel"), width: 3 });
       series.push({ ...line, stroke: () => style("--front"), width: 1.5, dash });
     }
     const axis = { stroke: () => style("--soft"), grid: { stroke: () => style("--line"), width: 0.5 }, ticks: { show: false } };
@@ -108,8 +103,12 @@ export class Chart {
         y: { range: () => [0, this.top * 1.06] },
       },
       axes: [
-        { ...axis, size: 30, values: (u, ticks) => ticks.map((it) => this.state.format(it, ticks.length > 1 ? ticks[1] - ticks[0] : 0)) },
-        { ...axis, size: 76, splits: sizeTicks, values: (u, ticks) => ticks.map(bytes) },
+        {
+          ...axis, size: 30,
+          splits: (u, at, from, to) => this.#ticks(u, from, to).map((tick) => tick.at),
+          values: (u) => this.#ticks(u, u.scales.x.min, u.scales.x.max).map((tick) => tick.text),
+        },
+        { ...axis, size: 76, splits: (u, at, from, to) => sizeTicks(from, to, 5), values: (u, ticks) => ticks.map(bytes) },
       ],
       legend: { show: false },
       cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false } },
@@ -119,6 +118,10 @@ export class Chart {
         ready: [(u) => u.over.addEventListener("click", () => this.#clicked(u))],
       },
     };
+  }
+
+  #ticks(u, from, to) {
+    return timeTicks(from, to, u.bbox.width / devicePixelRatio, this.state.format);
   }
 
   #selected(u) {
@@ -139,6 +142,7 @@ export class Chart {
   /** Marks the peak, the moment that the tables are about, and the requests that failed. */
   #marks(u) {
     const { ctx, bbox } = u;
+    this.#budgets(u);
     const line = (at, text, color, dash, row) => {
       if (at < this.state.t0 || at > this.state.t1) return;
       const x = u.valToPos(at, "x", true);
@@ -157,11 +161,7 @@ export class Chart {
       ctx.textAlign = isLeft ? "right" : "left";
       const left = x + (isLeft ? -5 : 5) * devicePixelRatio;
       const top = bbox.top + (12 + row * 15) * devicePixelRatio;
-      ctx.lineWidth = 4 * devicePixelRatio;
-      ctx.setLineDash([]);
-      ctx.strokeStyle = style("--panel");
-      ctx.strokeText(text, left, top);
-      ctx.fillText(text, left, top);
+      this.#text(ctx, text, left, top);
       ctx.restore();
     };
     if (this.peak) line(this.peak.time, `peak ${bytes(this.peak.bytes)}`, style("--alarm"), [], 0);
@@ -172,5 +172,62 @@ export class Chart {
     for (const failed of this.state.failed.slice(0, 20)) {
       line(this.state.times()[failed.event], `${bytes(failed.bytes)} refused`, style("--alarm"), [2, 3], 2);
     }
+  }
+
+  /** Draws the limit of each budget as a line, and each of its new high marks. */
+  #budgets(u) {
+    const { ctx, bbox } = u;
+    const scale = devicePixelRatio;
+    this.drawn = { limits: 0, marks: 0 };
+    ctx.save();
+    ctx.font = `${12 * scale}px system-ui, sans-serif`;
+    ctx.textAlign = "left";
+    ctx.textBaseline = "bottom";
+    ctx.fillStyle = style("--front");
+    ctx.strokeStyle = style("--front");
+    for (const { name, limit, marks } of this.state.budgets) {
+      const y = u.valToPos(limit, "y", true);
+      if (limit <= this.top) {
+        this.drawn.limits += 1;
+        ctx.lineWidth = 1.2 * scale;
+        ctx.setLineDash([9 * scale, 3 * scale, 2 * scale, 3 * scale]);
+        ctx.beginPath();
+        ctx.moveTo(bbox.left, y);
+        ctx.lineTo(bbox.left + bbox.width, y);
+        ctx.stroke();
+        ctx.setLineDash([]);
+        const text = `limit of ${name}: ${bytes(limit)}`;
+        this.#text(ctx, text, bbox.left + 6 * scale, y - scale);
+      }
+      for (const mark of marks) {
+        const at = this.state.times()[mark.event];
+        if (at < this.state.t0 || at > this.state.t1) continue;
+        this.drawn.marks += 1;
+        const x = u.valToPos(at, "x", true);
+        const top = u.valToPos(mark.bytes, "y", true);
+        ctx.lineWidth = 2 * scale;
+        ctx.beginPath();
+        ctx.moveTo(x, top);
+        ctx.lineTo(x - 4 * scale, top + 7 * scale);
+        ctx.lineTo(x + 4 * scale, top + 7 * scale);
+        ctx.closePath();
+        ctx.strokeStyle = style("--panel");
+        ctx.stroke();
+        ctx.strokeStyle = style("--front");
+        ctx.fill();
+      }
+    }
+    ctx.restore();
+  }
+
+  /** Writes a text that is readable on every colour. */
+  #text(ctx, text, x, y) {
+    ctx.save();
+    ctx.lineWidth = 4 * devicePixelRatio;
+    ctx.setLineDash([]);
+    ctx.strokeStyle = style("--panel");
+    ctx.strokeText(text, x, y);
+    ctx.fillText(text, x, y);
+    ctx.restore();
   }
 }

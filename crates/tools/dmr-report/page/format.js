@@ -14,9 +14,9 @@ export function bytes(size) {
   return `${digits} ${UNITS[unit]}`;
 }
 
-/** Formats nanoseconds since the first event, with the digits that a step of `step` needs. */
-export function time(ns, step = 0) {
-  const size = Math.max(Math.abs(ns), step);
+/** Formats nanoseconds since the first event: with the digits that a step of `step` needs, in the unit of `most`. */
+export function time(ns, step = 0, most = 0) {
+  const size = Math.max(Math.abs(ns), step, most);
   let unit = ["ns", 1];
   if (size >= 1e9) unit = ["s", 1e9];
   else if (size >= 1e6) unit = ["ms", 1e6];

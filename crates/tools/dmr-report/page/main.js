@@ -8,11 +8,12 @@ import { frames, isBusy, later, opened, painter, repaint, resetFrames, start } f
 import { eventAt, holders, KEYS, load, neighbours, NONE, Selection, timeOf } from "./model.js";
 import { swatch } from "./palette.js";
 import { MOST, Rects, renderer } from "./rects.js";
+import { sizeTicks, timeTicks } from "./ticks.js";
 import { Lanes, pairs, pairTags, waitsOf, waitText } from "./streams.js";
 
 const get = (id) => document.getElementById(id);
 const begun = performance.now();
-const state = { unit: 1e9, format: time, times: () => model.time, t0: 0, t1: 1, p0: 0, p1: 1, failed: [], moment: undefined, selected: -1, holder: undefined };
+const state = { unit: 1e9, format: time, times: () => model.time, t0: 0, t1: 1, p0: 0, p1: 1, failed: [], moment: undefined, budgets: [], selected: -1, holder: undefined };
 const page = { isReady: false, shown: {} };
 let model;
 let selection;
@@ -289,13 +290,12 @@ function drawHeap() {
     context.fillStyle = style.getPropertyValue("--front");
     context.fillText(text, left, top);
   };
-  for (let at = 0; at < 8; at += 1) {
-    const step = (view.t1 - view.t0) / 8;
-    label(state.format(view.t0 + at * step, step), at / 8 * view.width + 4, view.height - 5);
+  // A label at the edge would be cut off.
+  const isWhole = (at, length) => at > 40 && at < length - 40;
+  for (const { at, text } of timeTicks(view.t0, view.t1, view.width, state.format)) {
+    if (isWhole(x(at), view.width)) label(text, x(at), view.height - 5, "center");
   }
-  for (let at = 1; at < 5; at += 1) {
-    label(bytes(view.p0 + (view.p1 - view.p0) * at / 5), 4, view.height * (1 - at / 5));
-  }
+  for (const at of sizeTicks(view.p0, view.p1, 6)) if (isWhole(y(at), view.height)) label(bytes(at), 4, y(at) + 4);
   for (const segment of model.file.segments.slice(1, 200)) {
     context.fillStyle = style.getPropertyValue("--soft");
     context.fillRect(0, y(segment.position), view.width, 0.5);
@@ -392,6 +392,7 @@ function legend() {
     more.push(chart.isAbove ? `reserved is above the chart${size}` : `dashed line: reserved${size}`);
   }
   if (chart.has[STRANDED]) more.push(`dotted line: stranded (up to ${bytes(chart.stranded)})`);
+  if (state.budgets.length) more.push("▲ new high mark of a budget");
   if (more.length) {
     const item = document.createElement("span");
     item.className = "more";
@@ -443,6 +444,38 @@ function showFailed() {
     });
     box.append(go);
     state.failed.push(refusal);
+  }
+}
+
+/** Shows the budgets: those with the highest marks in the chart, or the one that is chosen. */
+function showBudgets() {
+  const all = new Map();
+  for (const peak of model.file.budgetPeaks) {
+    const name = model.names[peak.budget] || "a budget without a name";
+    const budget = all.get(peak.budget) ?? { name, id: peak.budget, highest: peak, marks: [] };
+    budget.marks.push(peak);
+    if (peak.bytes >= budget.highest.bytes) budget.highest = peak;
+    budget.limit = peak.limit;
+    all.set(peak.budget, budget);
+  }
+  if (all.size === 0) return;
+  const rows = [...all.values()].sort((a, b) => b.highest.bytes - a.highest.bytes);
+  state.budgets = rows.slice(0, 3);
+  page.shown.budgets = rows;
+  get("budgets-box").hidden = false;
+  const cells = rows.slice(0, 200).map(({ name, highest, limit }) => [
+    name, { number: bytes(highest.bytes) }, { number: bytes(limit) },
+    { number: `${(highest.bytes * 100 / Math.max(1, limit)).toFixed(0)} %` }, time(model.clock[highest.event]),
+  ]);
+  fill("budgets", ["budget", { number: "high mark" }, { number: "limit" }, { number: "of it" }, "at"], cells, (at) => {
+    state.budgets = [rows[at]];
+    showHolders(rows[at].highest.event, false);
+    refresh();
+  });
+  if (model.budget) {
+    const option = get("key").querySelector("[value=budget]");
+    option.hidden = false;
+    option.disabled = false;
   }
 }
 
@@ -624,6 +657,7 @@ async function run() {
   painter("heap", drawHeap);
   painter("lanes", () => lanes.draw());
   showFailed();
+  showBudgets();
   const tags = new Set(file.tags);
   options("tag", [...tags].map((tag) => [tag, model.names[tag] || "no tag"]));
   options("stream", model.streams.map((name, at) => [at, name]));
@@ -659,6 +693,8 @@ window.dmrReport = {
   get shown() { return page.shown; },
   get readyMs() { return page.readyMs; },
   get arrows() { return lanes.arrows.map((arrow) => ({ x: lanes.x(arrow.at), y: (lanes.y(arrow.from) + lanes.y(arrow.to)) / 2 })); },
+  get drawn() { return chart.drawn; },
+  ticks: (from, to, pixels) => timeTicks(from, to, pixels, state.format),
   frames, resetFrames, setRange, setPlaces,
   get series() { return { reserved: page.shown.curve?.columns[RESERVED], stranded: page.shown.curve?.columns[STRANDED] }; },
   holdersAt: (event) => showHolders(event, false),

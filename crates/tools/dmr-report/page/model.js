@@ -42,7 +42,24 @@ export async function load() {
     marks: { text: markText, event: new Uint32Array(markText.length) },
   };
   link(model);
+  model.budget = budgets(model);
   return model;
+}
+
+/** Returns for each block the budget that is named as its tag or label, NONE without one; null if no block has one. */
+function budgets(model) {
+  const names = new Set(model.file.budgetPeaks.map((peak) => peak.budget));
+  names.delete(0);
+  if (names.size === 0) return null;
+  const { tag, label } = model;
+  const found = new Uint32Array(model.blocks).fill(NONE);
+  let hasAny = false;
+  for (let block = 0; block < model.blocks; block += 1) {
+    if (names.has(tag[block])) found[block] = tag[block];
+    else if (names.has(label[block])) found[block] = label[block];
+    hasAny ||= found[block] !== NONE;
+  }
+  return hasAny ? found : null;
 }
 
 /** Finds the events of each block, wait and mark. */
@@ -79,11 +96,12 @@ export function timeOf(model, event, otherwise) {
   return event === NONE ? otherwise : model.time[event];
 }
 
-/** What blocks are grouped by: their tag, stream, query or label. */
+/** What blocks are grouped by: their tag, stream, query, budget or label. */
 export const KEYS = {
   tag: { of: (model) => model.tag, name: (model, id) => model.names[id] || "no tag" },
   stream: { of: (model) => model.stream, name: (model, id) => model.streams[id] },
   query: { of: (model) => model.query, name: (model, id) => (id ? `query ${id}` : "no query") },
+  budget: { of: (model) => model.budget, name: (model, id) => (id === NONE ? "none of these" : model.names[id]) },
   label: { of: (model) => model.label, name: (model, id) => model.names[id] || "no label" },
 };
 

@@ -2,6 +2,7 @@
 import { bytes, count, counted, time } from "./format.js";
 import { eventAt, NONE } from "./model.js";
 import { css } from "./palette.js";
+import { timeTicks } from "./ticks.js";
 
 const LANE = 46;
 const LEFT = 110;
@@ -215,11 +216,9 @@ export class Lanes {
     this.#draw(context, thick, css(5, alpha), 2.4);
     if (this.arrows.includes(this.marked)) this.#draw(context, [this.marked], "#d1242f", 3);
     context.fillStyle = soft;
-    context.textAlign = "left";
-    const step = (state.t1 - state.t0) / 8;
-    for (let at = 0; at < 8; at += 1) {
-      const x = LEFT + at / 8 * (width - LEFT - 12);
-      context.fillText(state.format(state.t0 + at * step, step), x, height - 12);
+    context.textAlign = "center";
+    for (const { at, text } of timeTicks(state.t0, state.t1, width - LEFT - 12, state.format)) {
+      context.fillText(text, this.x(at), height - 12);
     }
   }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use crate::error::ReportError;
-use crate::model::{EventKind, Mark, Model, NONE, Refusal, Source, Span, Stream, Wait};
+use crate::model::{BudgetPeak, EventKind, Mark, Model, NONE, Refusal, Source, Span, Stream, Wait};
 
 /// The number of allocations after which addresses are no longer checked for being ids.
 const CHECKED: usize = 50_000;
@@ -307,6 +307,25 @@ impl Builder {
         self.push(time, EventKind::Mark, self.model.marks.len() as u32)?;
         let text = self.model.names.intern(text);
         self.model.marks.push(Mark { text, stream });
+        Ok(())
+    }
+
+    /// Adds a new high mark of a budget.
+    ///
+    /// # Errors
+    ///
+    /// The table is full.
+    pub fn budget_peak(
+        &mut self,
+        time: u64,
+        name: &str,
+        bytes: u64,
+        limit: u64,
+    ) -> Result<(), ReportError> {
+        let event = self.model.events.len() as u32;
+        self.mark(time, &format!("budget {name}: {bytes} of {limit} bytes"), NONE)?;
+        let budget = self.model.names.intern(name);
+        self.model.budget_peaks.push(BudgetPeak { event, budget, bytes, limit });
         Ok(())
     }
 

@@ -31,6 +31,8 @@ pub struct Model {
     pub refusals: Vec<Refusal>,
     /// Other events: labels, launches, moved pages.
     pub marks: Vec<Mark>,
+    /// New high marks of budgets, in the order of their events.
+    pub budget_peaks: Vec<BudgetPeak>,
     /// Findings of the simulated driver.
     pub findings: Vec<Finding>,
     /// Flaws of the file: what was counted and left out.
@@ -280,6 +282,19 @@ pub struct Mark {
     pub text: u32,
     /// The stream, or [`NONE`].
     pub stream: u32,
+}
+
+/// A new high mark of a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetPeak {
+    /// The event.
+    pub event: u32,
+    /// The budget, a name.
+    pub budget: u32,
+    /// The bytes that were charged to it.
+    pub bytes: u64,
+    /// The bytes that it allows.
+    pub limit: u64,
 }
 
 /// Counts of what a file has and a model has not.

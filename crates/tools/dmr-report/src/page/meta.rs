@@ -6,12 +6,14 @@ use super::columns::Description;
 use crate::analysis::holes::{Explanation, HoleReason, explanations};
 use crate::analysis::layout::{Layout, position};
 use crate::findings::Finding;
-use crate::model::Model;
+use crate::model::{BudgetPeak, Model};
 use crate::text::flaw_lines;
 
 /// The number of failed requests that are explained, and of their holes that are listed.
 const EXPLAINED: usize = 20;
 const HOLES: usize = 40;
+/// The number of high marks of budgets that a page has: the last ones.
+const MARKS: usize = 4096;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -30,6 +32,7 @@ pub(super) struct Meta<'a> {
     occupied_before: Option<u64>,
     refusal_count: usize,
     refusals: Vec<Refused>,
+    budget_peaks: Vec<Mark>,
     findings: &'a [Finding],
     flaws: Vec<String>,
     columns: Vec<&'a Description>,
@@ -61,6 +64,15 @@ struct Refused {
     holes: Vec<Hole>,
 }
 
+/// A new high mark of a budget.
+#[derive(Serialize)]
+struct Mark {
+    event: u32,
+    budget: u32,
+    bytes: u64,
+    limit: u64,
+}
+
 #[derive(Serialize)]
 struct Hole {
     position: u64,
@@ -85,6 +97,11 @@ impl<'a> Meta<'a> {
             position: segment.position,
             bytes: segment.bytes,
         });
+        let marks = &model.budget_peaks[model.budget_peaks.len().saturating_sub(MARKS)..];
+        let budget_peaks = marks.iter().map(|mark| {
+            let BudgetPeak { event, budget, bytes, limit } = *mark;
+            Mark { event, budget, bytes, limit }
+        });
         let explained = explanations(model, EXPLAINED, HOLES);
         Self {
             format: model.source.format.to_string(),
@@ -98,6 +115,7 @@ impl<'a> Meta<'a> {
             occupied_before,
             refusal_count: model.refusals.len(),
             refusals: explained.iter().map(|it| Refused::new(model, layout, it)).collect(),
+            budget_peaks: budget_peaks.collect(),
             findings: &model.findings,
             flaws: flaw_lines(model),
             columns,

@@ -31,9 +31,9 @@ macro_rules! modules {
 }
 
 /// The modules, each after those that it imports.
-const MODULES: [Module; 12] = modules![
-    "format", "palette", "jobs", "data", "model", "curves", "rects", "heap", "chart", "streams",
-    "findings", "main"
+const MODULES: [Module; 13] = modules![
+    "format", "ticks", "palette", "jobs", "data", "model", "curves", "rects", "heap", "chart",
+    "streams", "findings", "main"
 ];
 
 /// Writes the page of a model.

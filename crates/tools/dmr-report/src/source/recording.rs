@@ -238,8 +238,7 @@ impl Adding {
                 self.builder.mark(time, &text, stream)
             }
             Event::BudgetPeak { budget, bytes, limit } => {
-                let text = format!("budget {}: {bytes} of {limit} bytes", text(*budget));
-                self.builder.mark(time, &text, NONE)
+                self.builder.budget_peak(time, text(*budget), *bytes, *limit)
             }
             Event::Stream { stream, name, .. } => {
                 self.name(*stream);
