@@ -380,11 +380,6 @@ function apply() {
 }
 
 function legend() {
-  const items = selection.groups.map(({ name }, group) => {
-    const item = document.createElement("span");
-    item.append(swatch(group), name);
-    return item;
-  });
   const more = [];
   if (model.hasRetired) more.push("grey: freed, still used");
   if (chart.has[RESERVED]) {
@@ -393,13 +388,18 @@ function legend() {
   }
   if (chart.has[STRANDED]) more.push(`dotted line: stranded (up to ${bytes(chart.stranded)})`);
   if (state.budgets.length) more.push("▲ new high mark of a budget");
-  if (more.length) {
+  const names = selection.groups.map(({ name }) => name);
+  // Pictures of patterns take longer than the curves: most views have the same.
+  const shown = JSON.stringify([names, more]);
+  if (shown === page.legend) return;
+  page.legend = shown;
+  const items = [...names.map((name, group) => [swatch(group), name]), ...(more.length ? [[more.join(" · ")]] : [])];
+  get("legend").replaceChildren(...items.map((parts) => {
     const item = document.createElement("span");
-    item.className = "more";
-    item.textContent = more.join(" · ");
-    items.push(item);
-  }
-  get("legend").replaceChildren(...items);
+    item.append(...parts);
+    return item;
+  }));
+  if (more.length) get("legend").lastElementChild.className = "more";
 }
 
 function showFailed() {
