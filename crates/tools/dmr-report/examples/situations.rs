@@ -169,6 +169,20 @@ impl Program {
         self.write(Event::Wait { stream, awaited, block: block.generation, launch, work: 1 })
     }
 
+    /// Tells that a wait of that time has held up its stream.
+    fn length(
+        &mut self,
+        stream: StreamNumber,
+        awaited: StreamNumber,
+        block: Block,
+        age_ns: u64,
+        length_ns: u64,
+    ) -> Outcome {
+        let block = block.generation;
+        let launch = block;
+        self.write(Event::WaitLength { stream, awaited, block, launch, work: 1, length_ns, age_ns })
+    }
+
     fn refuse(
         &mut self,
         bytes: u64,
@@ -343,6 +357,9 @@ fn waits(folder: &Path) -> Outcome {
         program.pause(250_000);
         program.label("forward", "src/train.rs:48:9");
         program.wait(compute, copy, batch)?;
+        if step % 4 == 0 {
+            program.length(compute, copy, batch, 0, 100_000 + 1_000 * step)?;
+        }
         let gradient = program.must_allocate(96 * MIB, "gradient", compute)?;
         program.pause(700_000);
         program.label("all-reduce", "src/train.rs:77:9");
@@ -351,6 +368,12 @@ fn waits(folder: &Path) -> Outcome {
         if step % 5 == 4 {
             program.label("step", "src/train.rs:83:9");
             program.wait(compute, send, weights)?;
+        }
+        if step % 20 == 19 {
+            // The loss is read.
+            program.record.thread = 1;
+            program.pause(400_000);
+            program.write(Event::HostWait { stream: compute, length_ns: 400_000 })?;
         }
         program.label("drop batch", "src/train.rs:90:5");
         program.retire(batch, 40_000)?;

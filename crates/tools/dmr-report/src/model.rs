@@ -27,6 +27,10 @@ pub struct Model {
     pub units: Units,
     /// The waits of streams for each other.
     pub waits: Vec<Wait>,
+    /// The waits whose length was measured on the device, in the order in which that was recorded.
+    pub wait_lengths: Vec<WaitLength>,
+    /// The waits of threads for the device, in the order of their ends.
+    pub host_waits: Vec<HostWait>,
     /// Allocations that failed.
     pub refusals: Vec<Refusal>,
     /// Other events: labels, launches, moved pages.
@@ -256,6 +260,34 @@ pub struct Wait {
     pub block: u32,
     /// The reason, a name: the launch or the call that made it wait.
     pub reason: u32,
+}
+
+/// The measured length of a wait of a stream for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitLength {
+    /// The stream that was held up.
+    pub waiting: u32,
+    /// The stream that it waited for.
+    pub awaited: u32,
+    /// The block because of which it waited; [`NONE`] if the file does not name it.
+    pub block: u32,
+    /// The time at which the wait was queued, in nanoseconds as the file counts them.
+    pub begin: u64,
+    /// The nanoseconds for which it held up the stream.
+    pub length: u64,
+}
+
+/// A wait of a thread for the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostWait {
+    /// The thread, a number of the file.
+    pub thread: u32,
+    /// The stream that it waited for; [`NONE`] for the whole device.
+    pub stream: u32,
+    /// The time at which it began, in nanoseconds as the file counts them.
+    pub begin: u64,
+    /// The nanoseconds for which the thread waited.
+    pub length: u64,
 }
 
 /// An allocation that failed.

@@ -8,7 +8,7 @@ use crate::analysis::budgets::{budget_of, high_marks};
 use crate::analysis::holes::{explanations, holes};
 use crate::analysis::peak::{Peak, Share, by_tag, holders, peak, shares};
 use crate::analysis::stranded::Stranded;
-use crate::analysis::waits::pairs;
+use crate::analysis::waits::{host_pairs, pairs};
 use crate::model::{Model, NONE};
 
 /// The number of tags and of pairs of streams that are listed.
@@ -208,13 +208,38 @@ fn waits(model: &Model, text: &mut String) {
                 tag => format!("{} because of {}", grouped(of.count), tag_name(model, tag)),
             })
             .collect();
-        let _ = writeln!(
+        let _ = write!(
             text,
             "{title:<8} {} waits for {}: {} ({})",
             model.streams[pair.waiting as usize],
             model.streams[pair.awaited as usize],
             counted(pair.count, "time"),
             because.join(", ")
+        );
+        if pair.lengths.count > 0 {
+            let _ = write!(
+                text,
+                "; {} measured: median {}, longest {}",
+                grouped(pair.lengths.count),
+                seconds(pair.lengths.median),
+                seconds(pair.lengths.longest)
+            );
+        }
+        text.push('\n');
+    }
+    for (at, pair) in host_pairs(model).into_iter().take(LISTED).enumerate() {
+        let title = if at == 0 { "host" } else { "" };
+        let stream = match pair.stream {
+            NONE => "the device".to_owned(),
+            stream => model.streams[stream as usize].to_string(),
+        };
+        let _ = writeln!(
+            text,
+            "{title:<8} thread {} waits for {stream}: {}, {} in all, longest {}",
+            pair.thread,
+            counted(pair.lengths.count, "time"),
+            seconds(pair.lengths.total),
+            seconds(pair.lengths.longest)
         );
     }
 }

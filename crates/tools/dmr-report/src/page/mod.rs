@@ -144,6 +144,8 @@ fn pack_all(
         let first = events.time.first().copied().unwrap_or_default();
         let spans = &model.spans;
         let waits = &model.waits;
+        let lengths = &model.wait_lengths;
+        let hosts = &model.host_waits;
         let place = |address| match layout.segments.is_empty() {
             true => 0,
             false => position(&layout.segments, address),
@@ -160,6 +162,15 @@ fn pack_all(
             pack("wait_awaited", waits.iter().map(|wait| wait.awaited.into()))?,
             pack("wait_block", waits.iter().map(|wait| wait.block.into()))?,
             pack("wait_reason", waits.iter().map(|wait| wait.reason.into()))?,
+            pack("length_begin", lengths.iter().map(|it| it.begin.saturating_sub(first)))?,
+            pack("length_ns", lengths.iter().map(|it| it.length))?,
+            pack("length_waiting", lengths.iter().map(|it| it.waiting.into()))?,
+            pack("length_awaited", lengths.iter().map(|it| it.awaited.into()))?,
+            pack("length_block", lengths.iter().map(|it| it.block.into()))?,
+            pack("host_begin", hosts.iter().map(|it| it.begin.saturating_sub(first)))?,
+            pack("host_ns", hosts.iter().map(|it| it.length))?,
+            pack("host_thread", hosts.iter().map(|it| it.thread.into()))?,
+            pack("host_stream", hosts.iter().map(|it| it.stream.into()))?,
             pack("mark_text", model.marks.iter().map(|mark| mark.text.into()))?,
         ])
     };

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::builder::{Allocation, Builder, Reserved};
 use crate::error::ReportError;
-use crate::model::{Model, NONE, Refusal, Source, Units, Wait};
+use crate::model::{HostWait, Model, NONE, Refusal, Source, Units, Wait, WaitLength};
 
 /// The number of records that are sorted at once: threads write their records one after the other,
 /// slightly out of order.
@@ -192,10 +192,7 @@ impl Adding {
                 self.span(time, *change, span)
             }
             Event::Wait { stream, awaited, block, launch, .. } => {
-                let block = match self.builder.block(*block) {
-                    NONE => self.described.get(block).copied().unwrap_or(NONE),
-                    block => block,
-                };
+                let block = self.block(*block);
                 let label = text(record.label.name);
                 let reason = match (label, launch) {
                     (label, 0) => label.to_owned(),
@@ -211,6 +208,32 @@ impl Adding {
                     reason: self.builder.model().names.intern(&reason),
                 };
                 self.builder.wait(time, wait)
+            }
+            Event::WaitLength { stream, awaited, block, length_ns, age_ns, .. } => {
+                self.name(*stream);
+                self.name(*awaited);
+                let length = WaitLength {
+                    waiting: self.builder.stream(stream.0.into()),
+                    awaited: self.builder.stream(awaited.0.into()),
+                    block: self.block(*block),
+                    begin: time.saturating_sub(*age_ns),
+                    length: *length_ns,
+                };
+                self.builder.model().wait_lengths.push(length);
+                Ok(())
+            }
+            Event::HostWait { stream, length_ns } => {
+                let stream = match *stream {
+                    StreamNumber(0) => NONE,
+                    stream => {
+                        self.name(stream);
+                        self.builder.stream(stream.0.into())
+                    }
+                };
+                let begin = time.saturating_sub(*length_ns);
+                let wait = HostWait { thread: record.thread, stream, begin, length: *length_ns };
+                self.builder.model().host_waits.push(wait);
+                Ok(())
             }
             Event::Describe(block) => {
                 let allocation = as_allocation(block);
@@ -335,12 +358,24 @@ impl Adding {
         block
     }
 
+    /// Returns the block that another record names by its generation.
+    fn block(&self, generation: u64) -> u32 {
+        match self.builder.block(generation) {
+            NONE => self.described.get(&generation).copied().unwrap_or(NONE),
+            block => block,
+        }
+    }
+
     /// Names a stream by its slot, unless it has a name.
     fn name(&mut self, stream: StreamNumber) {
         let id = stream.0.into();
         let index = self.builder.stream(id) as usize;
         if self.builder.model().streams[index].name.is_empty() {
-            self.builder.name_stream(id, &format!("stream {}", stream.slot()));
+            let name = match stream {
+                StreamNumber(0) => "work of no stream here".to_owned(),
+                stream => format!("stream {}", stream.slot()),
+            };
+            self.builder.name_stream(id, &name);
         }
     }
 

@@ -3,7 +3,7 @@
 use dmr_recording::{Event, Refusal, Region, RegionState, SpanChange, StreamNumber, StringId};
 use dmr_report::analysis::holes::{HoleReason, explanations, holes};
 use dmr_report::analysis::peak::{Totals, holders, is_in_use, peak, totals_at};
-use dmr_report::analysis::waits::pairs;
+use dmr_report::analysis::waits::{host_pairs, pairs};
 use dmr_report::model::NONE;
 use proptest::prelude::*;
 
@@ -203,6 +203,50 @@ fn waits_are_counted_by_pair_and_by_tag_of_the_block() {
     let tags: Vec<_> = found[0].tags.iter().map(|of| (model.names.get(of.tag), of.count)).collect();
     assert_eq!(tags, [("batch", 2), ("mask", 1), ("", 1)]);
     assert_eq!(model.names.get(model.waits[0].reason), "launch 3");
+}
+
+#[test]
+fn measured_waits_have_a_median_by_pair_and_waits_of_the_host_a_sum() {
+    let model = open(&recording(|to| {
+        let batch = to.block(1, BASE, 100, "batch");
+        to.at(1_000, Event::Allocate(batch));
+        for (at, length_ns) in [(2_000, 500), (3_000, 9_000), (4_000, 700)] {
+            let stream = OTHER;
+            to.at(at, Event::Wait { stream, awaited: STREAM, block: 1, launch: 3, work: at });
+            to.at(
+                at + 900,
+                Event::WaitLength {
+                    stream,
+                    awaited: STREAM,
+                    block: 1,
+                    launch: 3,
+                    work: at,
+                    length_ns,
+                    age_ns: 900,
+                },
+            );
+        }
+        to.at(9_000, Event::HostWait { stream: OTHER, length_ns: 4_000 });
+        to.at(9_500, Event::HostWait { stream: OTHER, length_ns: 100 });
+        to.at(9_900, Event::HostWait { stream: StreamNumber(0), length_ns: 200 });
+    }));
+    let found = pairs(&model);
+    assert_eq!((found.len(), found[0].count), (1, 3));
+    let lengths = found[0].lengths;
+    assert_eq!([lengths.count, lengths.median, lengths.longest], [3, 700, 9_000]);
+    assert_eq!(model.wait_lengths[1].begin, 3_000);
+    assert_eq!(model.wait_lengths[1].block, 0);
+    let hosts = host_pairs(&model);
+    assert_eq!((hosts[0].lengths.total, hosts[0].lengths.count, hosts[1].stream), (4_100, 2, NONE));
+    assert_eq!(model.host_waits[0].begin, 5_000);
+    let text = dmr_report::text::report(&model);
+    for line in [
+        "(3 because of batch); 3 measured: median 0.7 us, longest 9 us\n",
+        "host     thread 0 waits for stream 1: 2 times, 4.1 us in all, longest 4 us\n",
+        "         thread 0 waits for the device: 1 time, 0.2 us in all, longest 0.2 us\n",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in\n{text}");
+    }
 }
 
 #[test]
