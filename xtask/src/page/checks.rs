@@ -77,6 +77,13 @@ impl<'b> Checked<'b> {
         Ok(number.unwrap_or_default())
     }
 
+    /// Moves the mouse to the place that a script returns.
+    fn points_at(&mut self, script: &str) -> Result<(), Failure> {
+        let place = self.browser.eval(script)?;
+        let coordinate = |at: usize| place[at].as_f64().unwrap_or_default();
+        self.browser.point_at(coordinate(0), coordinate(1))
+    }
+
     /// Asserts that the report for a terminal has each of these.
     fn text_has(&mut self, texts: &[&str]) {
         for text in texts {
@@ -299,6 +306,7 @@ fn waits(page: &mut Checked<'_>) -> Result<(), Failure> {
     page.browser.click("#pairs tbody tr:nth-child(3)")?;
     page.shows("#waits-title", &["compute waits for send because of"])?;
     page.shows("#waits", &["weights 600 MiB 40"])?;
+    lengths(page)?;
     // The keyboard, once a view has the focus.
     page.browser.click("#chart .u-over")?;
     page.browser.eval("document.getElementById('chart').focus()")?;
@@ -320,6 +328,42 @@ fn waits(page: &mut Checked<'_>) -> Result<(), Failure> {
     let after = page.browser.eval(dark)?;
     page.assert(before != after, || format!("the theme has not changed: {after}"));
     Ok(())
+}
+
+/// A wait with a measured length is a bar of that length on the lane of the stream that waits, and
+/// one of the host a bar on the lane of its thread.
+fn lengths(page: &mut Checked<'_>) -> Result<(), Failure> {
+    page.browser.click("#pairs tbody tr")?;
+    page.is_true("dmrReport.bars.length === 50")?;
+    // All pairs again.
+    page.browser.click("#pairs tbody tr")?;
+    page.browser.settle()?;
+    page.shows("#pairs", &["because of batch 50: median 200 µs, longest 296 µs"])?;
+    page.text_has(&[
+        "(200 because of batch); 50 measured: median 200 us, longest 296 us\n",
+        "host     thread 1 waits for compute: 10 times, 4.000 ms in all, longest 400 us\n",
+    ]);
+    page.is_true("dmrReport.bars.length === 60")?;
+    page.browser.eval("dmrReport.setRange(0, 2_000_000)")?;
+    page.browser.settle()?;
+    let widths = "dmrReport.bars.map(({ lane, ns, box }) => [lane, ns, Math.round(box[2] / \
+                  (document.getElementById('lanes').clientWidth - 122) * 2_000_000)])";
+    page.is_true(&format!("JSON.stringify({widths}) === '[[1,100000,100000]]'"))?;
+    let tip = |at: &str| {
+        format!(
+            "(() => {{ const lanes = document.getElementById('lanes'); \
+             lanes.scrollIntoView({{ block: 'center' }}); const box = lanes.getBoundingClientRect(); \
+             const [left, top, wide, tall] = dmrReport.bars.{at}.box; \
+             return [box.left + left + wide / 2, box.top + top + tall / 2]; }})()"
+        )
+    };
+    page.points_at(&tip("at(0)"))?;
+    page.shows("#tip", &["compute was held up by copy for 100 µs, because of block batch"])?;
+    page.shows("#tip", &["the wait was queued at 250 µs"])?;
+    page.browser.eval("dmrReport.setRange(0, dmrReport.model.clock.at(-1))")?;
+    page.browser.settle()?;
+    page.points_at(&tip("find((bar) => bar.host === 0)"))?;
+    page.shows("#tip", &["host thread 1 waited for compute for 400 µs, from"])
 }
 
 /// A race is two marks with the wait that is missing between them.

@@ -9,7 +9,7 @@ import { eventAt, holders, KEYS, load, neighbours, NONE, Selection, timeOf } fro
 import { swatch } from "./palette.js";
 import { MOST, Rects, renderer } from "./rects.js";
 import { sizeTicks, timeTicks } from "./ticks.js";
-import { Lanes, pairs, pairTags, waitsOf, waitText } from "./streams.js";
+import { Lanes, pairLengths, pairs, pairTags, waitsOf, waitText } from "./streams.js";
 
 const get = (id) => document.getElementById(id);
 const begun = performance.now();
@@ -482,16 +482,20 @@ function showBudgets() {
 function showPairs(rows) {
   page.shown.pairs = rows;
   lanes.choose(rows);
+  const hasLengths = model.lengths.ns.length > 0;
   const cells = rows.slice(0, 100).map((pair) => [
     model.streams[pair.waiting], model.streams[pair.awaited], { number: count(pair.count) }, pairTags(model, pair),
+    ...(hasLengths ? [pairLengths(pair)] : []),
   ]);
   if (rows.length === 0) {
     get("pairs").textContent = "This file has no waits.";
     return;
   }
-  fill("pairs", ["stream", "waits for", { number: "times" }, "because of"], cells, (at) => {
+  const titles = ["stream", "waits for", { number: "times" }, "because of", ...(hasLengths ? ["measured"] : [])];
+  fill("pairs", titles, cells, (at) => {
     const pair = rows[at];
-    lanes.pair = pair;
+    // A second click shows all pairs again.
+    lanes.pair = lanes.pair === pair ? null : pair;
     refresh();
     start("waits", waitsOf(model, pair, (waits) => {
       get("waits-title").textContent =
@@ -597,8 +601,9 @@ function connectMap() {
 
 function connectLanes() {
   const element = get("lanes");
+  const at = ({ offsetX, offsetY }) => lanes.barAt(offsetX, offsetY) ?? lanes.arrowAt(offsetX, offsetY);
   element.addEventListener("pointermove", (event) => {
-    const arrow = lanes.arrowAt(event.offsetX, event.offsetY);
+    const arrow = at(event);
     if (arrow !== lanes.marked) {
       lanes.marked = arrow;
       repaint("lanes");
@@ -607,9 +612,11 @@ function connectLanes() {
   });
   element.addEventListener("pointerleave", () => tip("", null));
   element.addEventListener("click", (event) => {
-    const arrow = lanes.arrowAt(event.offsetX, event.offsetY);
+    const arrow = at(event);
     get("wait").textContent = arrow ? lanes.describe(arrow) : "";
-    const block = arrow ? model.waits.block[arrow.wait] : NONE;
+    let block = NONE;
+    if (arrow?.length !== undefined) block = model.lengths.block[arrow.length];
+    else if (arrow?.wait !== undefined) block = model.waits.block[arrow.wait];
     if (block !== NONE) select(block, false);
   });
 }
@@ -695,6 +702,7 @@ window.dmrReport = {
   get arrows() { return lanes.arrows.map((arrow) => ({ x: lanes.x(arrow.at), y: (lanes.y(arrow.from) + lanes.y(arrow.to)) / 2 })); },
   get drawn() { return chart.drawn; },
   ticks: (from, to, pixels) => timeTicks(from, to, pixels, state.format),
+  get bars() { return lanes.bars.map((bar) => ({ ...bar, box: lanes.box(bar) })); },
   frames, resetFrames, setRange, setPlaces,
   get series() { return { reserved: page.shown.curve?.columns[RESERVED], stranded: page.shown.curve?.columns[STRANDED] }; },
   holdersAt: (event) => showHolders(event, false),

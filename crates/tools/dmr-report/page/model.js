@@ -27,6 +27,12 @@ export async function load() {
       read("wait_block", Uint32Array), read("wait_reason", Uint32Array),
       read("mark_text", Uint32Array),
     ]);
+  const [lengthBegin, lengthNs, lengthWaiting, lengthAwaited, lengthBlock, hostBegin, hostNs, hostThread, hostStream] =
+    await Promise.all([
+      read("length_begin"), read("length_ns"), read("length_waiting", Uint16Array), read("length_awaited", Uint16Array),
+      read("length_block", Uint32Array), read("host_begin"), read("host_ns"), read("host_thread", Uint32Array),
+      read("host_stream", Uint32Array),
+    ]);
   // Not every file says what is returned to the driver as a whole.
   const occupied = described.occupied ? await read("occupied") : null;
   const model = {
@@ -39,6 +45,8 @@ export async function load() {
     occupied,
     spans: { position: spanPosition, bytes: spanBytes, reserved: spanEvents },
     waits: { waiting, awaited, block: waitBlock, reason: waitReason, event: new Uint32Array(waiting.length) },
+    lengths: { begin: lengthBegin, ns: lengthNs, waiting: lengthWaiting, awaited: lengthAwaited, block: lengthBlock },
+    hosts: { begin: hostBegin, ns: hostNs, thread: hostThread, stream: hostStream },
     marks: { text: markText, event: new Uint32Array(markText.length) },
   };
   link(model);
@@ -86,6 +94,19 @@ export function eventAt(model, time) {
   while (low < high) {
     const middle = (low + high) >>> 1;
     if (model.time[middle] < time) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** Returns the place on the axis of a time by the clock. */
+export function placeOf(model, clock) {
+  if (model.time === model.clock) return clock;
+  let low = 0;
+  let high = model.events;
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if (model.clock[middle] < clock) low = middle + 1;
     else high = middle;
   }
   return low;
