@@ -226,19 +226,23 @@ fn fragmented(page: &mut Checked<'_>) -> Result<(), Failure> {
 
 /// Ticks are even and round, and no two have the same label, at any zoom.
 const TICKS: &str = "(() => { \
+    const units = { ns: 1, 'µs': 1e3, ms: 1e6, s: 1e9, B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 }; \
+    const problem = (ticks, isRound) => { \
+        const step = ticks[1].at - ticks[0].at; \
+        const isEven = ticks.every(({ at }, i) => at === (Math.round(ticks[0].at / step) + i) * step); \
+        const isLabelled = new Set(ticks.map(({ text }) => text)).size === ticks.length; \
+        const isExact = ticks.every(({ at, text }) => { \
+            const [number, unit] = text.split(' '); \
+            return Math.abs(Number(number.replaceAll(',', '')) * units[unit] - at) < step / 100; }); \
+        const isFew = ticks.length <= 12; \
+        return isEven && isLabelled && isExact && isFew && isRound(step) ? '' : ticks.map(({ text }) => text).join(); }; \
+    const isDecimal = (step) => ['1', '2', '5'].includes(String(step).replace(/0*$/, '')); \
+    let found = ''; \
     for (let wide = 2e12; wide > 3; wide *= 0.83) { \
         for (const from of [0, 1, wide * 0.37, 7 * wide, 123456789]) { \
-            const ticks = dmrReport.ticks(from, from + wide, 1200); \
-            const step = ticks[1].at - ticks[0].at; \
-            const first = String(step / 10 ** Math.floor(Math.log10(step) + 1e-9)).slice(0, 3); \
-            const isEven = ticks.every(({ at }, i) => at === (Math.round(ticks[0].at / step) + i) * step); \
-            const isLabelled = new Set(ticks.map(({ text }) => text)).size === ticks.length; \
-            const isExact = ticks.every(({ at, text }) => { \
-                const unit = { ns: 1, 'µs': 1e3, ms: 1e6, s: 1e9 }[text.split(' ')[1]]; \
-                return Math.abs(parseFloat(text) * unit - at) < step / 100; }); \
-            if (!['1', '2', '5'].includes(first) || !isEven || !isLabelled || !isExact || ticks.length > 12) { \
-                return `${from} + ${wide}: ${ticks.map(({ text }) => text)}`; } } } \
-    return ''; })()";
+            found ||= problem(dmrReport.ticks(from, from + wide, 1200), isDecimal); \
+            found ||= problem(dmrReport.sizeTicks(from, from + wide, 5), (step) => Number.isInteger(Math.log2(step))); } } \
+    return found; })()";
 
 /// The page names the budget, and groups by query and by budget.
 fn budget(page: &mut Checked<'_>) -> Result<(), Failure> {

@@ -50,8 +50,7 @@ export class Chart {
     this.stranded = this.has[STRANDED] ? most(columns[STRANDED]) : 0;
     // A limit is shown where it is not far above the curves, the same for what is reserved.
     this.top = most(stacked[0]);
-    this.isAbove = this.reserved > 4 * this.top;
-    this.top = Math.max(this.top, this.isAbove ? 0 : this.reserved, this.stranded);
+    this.top = Math.max(this.top, ...[this.reserved, this.stranded].filter((size) => size <= 4 * this.top));
     const limits = this.state.budgets.map(({ limit }) => limit).filter((limit) => limit <= 2 * this.top);
     this.top = Math.max(this.top, ...limits);
     const shape = `${groups} ${this.element.clientWidth}`;
@@ -108,7 +107,11 @@ export class Chart {
           splits: (u, at, from, to) => this.#ticks(u, from, to).map((tick) => tick.at),
           values: (u) => this.#ticks(u, u.scales.x.min, u.scales.x.max).map((tick) => tick.text),
         },
-        { ...axis, size: 76, splits: (u, at, from, to) => sizeTicks(from, to, 5), values: (u, ticks) => ticks.map(bytes) },
+        {
+          ...axis, size: 76,
+          splits: (u, at, from, to) => sizeTicks(from, to, 5).map((tick) => tick.at),
+          values: (u) => sizeTicks(u.scales.y.min, u.scales.y.max, 5).map((tick) => tick.text),
+        },
       ],
       legend: { show: false },
       cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false } },

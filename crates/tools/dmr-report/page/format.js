@@ -2,10 +2,18 @@
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
-/** Formats a size: `4 MiB`, `2.1 GiB`. */
-export function bytes(size) {
+/** Formats a size: `4 MiB`, `2.1 GiB`; exactly, if it is a multiple of `step`, a power of two. */
+export function bytes(size, step = 0) {
   let unit = 0;
   let scaled = size;
+  if (step > 0) {
+    while (size !== 0 && scaled >= 1024 && step * 8 >= 1024 ** (unit + 1)) {
+      scaled /= 1024;
+      unit += 1;
+    }
+    // An eighth has three digits.
+    return `${scaled.toLocaleString("en-US", { maximumFractionDigits: 3 })} ${UNITS[unit]}`;
+  }
   while (Math.abs(scaled) >= 1023.95 && unit + 1 < UNITS.length) {
     scaled /= 1024;
     unit += 1;

@@ -295,7 +295,9 @@ function drawHeap() {
   for (const { at, text } of timeTicks(view.t0, view.t1, view.width, state.format)) {
     if (isWhole(x(at), view.width)) label(text, x(at), view.height - 5, "center");
   }
-  for (const at of sizeTicks(view.p0, view.p1, 6)) if (isWhole(y(at), view.height)) label(bytes(at), 4, y(at) + 4);
+  for (const { at, text } of sizeTicks(view.p0, view.p1, 6)) {
+    if (isWhole(y(at), view.height)) label(text, 4, y(at) + 4);
+  }
   for (const segment of model.file.segments.slice(1, 200)) {
     context.fillStyle = style.getPropertyValue("--soft");
     context.fillRect(0, y(segment.position), view.width, 0.5);
@@ -382,11 +384,11 @@ function apply() {
 function legend() {
   const more = [];
   if (model.hasRetired) more.push("grey: freed, still used");
-  if (chart.has[RESERVED]) {
-    const size = ` (up to ${bytes(chart.reserved)})`;
-    more.push(chart.isAbove ? `reserved is above the chart${size}` : `dashed line: reserved${size}`);
-  }
-  if (chart.has[STRANDED]) more.push(`dotted line: stranded (up to ${bytes(chart.stranded)})`);
+  const line = (look, name, size) => {
+    more.push(`${size > chart.top ? `above the chart: ${name}` : `${look} line: ${name}`} (up to ${bytes(size)})`);
+  };
+  if (chart.has[RESERVED]) line("dashed", "reserved", chart.reserved);
+  if (chart.has[STRANDED]) line("dotted", "stranded", chart.stranded);
   if (state.budgets.length) more.push("▲ new high mark of a budget");
   const names = selection.groups.map(({ name }) => name);
   // Pictures of patterns take longer than the curves: most views have the same.
@@ -701,7 +703,7 @@ window.dmrReport = {
   get readyMs() { return page.readyMs; },
   get arrows() { return lanes.arrows.map((arrow) => ({ x: lanes.x(arrow.at), y: (lanes.y(arrow.from) + lanes.y(arrow.to)) / 2 })); },
   get drawn() { return chart.drawn; },
-  ticks: (from, to, pixels) => timeTicks(from, to, pixels, state.format),
+  ticks: (from, to, pixels) => timeTicks(from, to, pixels, state.format), sizeTicks,
   get bars() { return lanes.bars.map((bar) => ({ ...bar, box: lanes.box(bar) })); },
   frames, resetFrames, setRange, setPlaces,
   get series() { return { reserved: page.shown.curve?.columns[RESERVED], stranded: page.shown.curve?.columns[STRANDED] }; },

@@ -1,4 +1,5 @@
 // Ticks: evenly spaced, at round numbers, and labels that do not repeat.
+import { bytes } from "./format.js";
 
 /** Returns the step from one round number to the next: 1, 2 or 5 times a power of ten, at most `most` in a range. */
 function roundStep(range, most) {
@@ -15,9 +16,10 @@ export function timeTicks(from, to, pixels, format) {
   return ticks.map((at) => ({ at, text: format(at, step, ticks.at(-1)) }));
 }
 
-/** Returns the ticks of a range of sizes: `count` at most, at multiples of a power of two. */
-export function sizeTicks(from, to, count) {
-  return multiples(from, to, 2 ** Math.max(0, Math.ceil(Math.log2((to - from) / count))));
+/** Returns the ticks of a range of sizes: at most about `most`, at multiples of a power of two. */
+export function sizeTicks(from, to, most) {
+  const step = 2 ** Math.max(0, Math.ceil(Math.log2((to - from) / most)));
+  return multiples(from, to, step).map((at) => ({ at, text: bytes(at, step) }));
 }
 
 function multiples(from, to, step) {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use dmr_core::size::human_bytes;
 
-use crate::analysis::budgets::{budget_of, high_marks};
+use crate::analysis::budgets::HighMarks;
 use crate::analysis::holes::{explanations, holes};
 use crate::analysis::peak::{Peak, Share, by_tag, holders, peak, shares};
 use crate::analysis::stranded::Stranded;
@@ -83,8 +83,8 @@ fn other_shares(model: &Model, peak: &Peak, text: &mut String) {
         };
         share_lines(text, "queries", &queries, peak.bytes, name);
     }
-    let marks = high_marks(model);
-    let budget = |model: &Model, block: usize| budget_of(model, &marks, block).into();
+    let high = HighMarks::of(model);
+    let budget = |model: &Model, block: usize| high.budget_of(model, block).into();
     let budgets = shares(model, peak.event, budget);
     if budgets.iter().any(|share| share.of != u64::from(NONE)) {
         text.push_str("by budget of the same name as the tag or the label\n");
@@ -94,7 +94,7 @@ fn other_shares(model: &Model, peak: &Peak, text: &mut String) {
         };
         share_lines(text, "budgets", &budgets, peak.bytes, name);
     }
-    for (at, mark) in marks.iter().take(LISTED).enumerate() {
+    for (at, mark) in high.marks.iter().take(LISTED).enumerate() {
         let title = if at == 0 { "budgets" } else { "" };
         let name = match model.names.get(mark.budget) {
             "" => "without a name",

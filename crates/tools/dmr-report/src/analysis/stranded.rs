@@ -32,7 +32,8 @@ impl Stranded {
         }
         for block in (0..blocks.len()).filter(|block| blocks.allocated[*block] == NONE) {
             units.change(blocks.address[block], units.grain.round(blocks.bytes[block]), true);
-            stranded.live_before += units.grain.round(blocks.bytes[block]);
+            let size = units.grain.round(blocks.bytes[block]);
+            stranded.live_before = stranded.live_before.saturating_add(size);
         }
         stranded.occupied_before = units.occupied;
         stranded.occupied.reserve_exact(model.events.len());
@@ -140,7 +141,7 @@ impl Counts {
                         blocks.remove(&page);
                     }
                 }
-                let between = last.saturating_sub(first + 1) * *size;
+                let between = last.saturating_sub(first).saturating_sub(1).saturating_mul(*size);
                 *occupied = match adds {
                     true => occupied.saturating_add(between),
                     false => occupied.saturating_sub(between),

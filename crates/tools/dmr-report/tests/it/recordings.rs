@@ -1,6 +1,7 @@
 //! Recordings: what is in use, what is retired, what is reserved, and why a request failed.
 
 use dmr_recording::{Event, Refusal, Region, RegionState, SpanChange, StreamNumber, StringId};
+use dmr_report::analysis::budgets::HighMarks;
 use dmr_report::analysis::holes::{HoleReason, explanations, holes};
 use dmr_report::analysis::peak::{Totals, holders, is_in_use, peak, totals_at};
 use dmr_report::analysis::waits::{host_pairs, pairs};
@@ -247,6 +248,48 @@ fn measured_waits_have_a_median_by_pair_and_waits_of_the_host_a_sum() {
     ] {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }
+}
+
+#[test]
+fn a_second_high_mark_of_a_budget_is_the_one_that_is_kept() {
+    let model = open(&recording(|to| {
+        let [scan, join] = ["scan", "join"].map(|name| to.writer.intern(name));
+        let block = to.block(1, BASE, 100, "scan");
+        to.at(1, Event::Allocate(block));
+        for (at, budget, bytes) in [(2, scan, 5), (3, join, 20), (4, scan, 9)] {
+            to.at(at, Event::BudgetPeak { budget, bytes, limit: 30 });
+        }
+    }));
+    let high = HighMarks::of(&model);
+    let marks: Vec<_> = high.marks.iter().map(|mark| (mark.bytes, mark.event)).collect();
+    assert_eq!(marks, [(20, 2), (9, 3)]);
+    assert_eq!(model.names.get(high.budget_of(&model, 0)), "scan");
+}
+
+#[test]
+fn sizes_and_addresses_at_the_end_of_their_range_are_reported() {
+    let model = open(&recording(|to| {
+        to.at(0, span(SpanChange::Map, u64::MAX, 1, STREAM));
+        for generation in 1..4 {
+            let address = u64::MAX - generation % 2;
+            let block = to.block(generation, address, u64::MAX - generation, "a");
+            to.at(generation, Event::Allocate(block));
+        }
+        let length = |block| Event::WaitLength {
+            stream: STREAM,
+            awaited: OTHER,
+            block,
+            launch: 0,
+            work: 0,
+            length_ns: u64::MAX,
+            age_ns: u64::MAX,
+        };
+        to.at(9, length(1));
+        to.at(9, length(2));
+        to.at(9, Event::HostWait { stream: STREAM, length_ns: u64::MAX });
+    }));
+    assert!(dmr_report::text::report(&model).contains(" stranded"));
+    dmr_report::page::write(&model, std::io::sink()).unwrap();
 }
 
 #[test]
