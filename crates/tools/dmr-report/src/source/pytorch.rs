@@ -5,6 +5,7 @@ use rustc_hash::FxHashMap;
 use super::pickle::{Pickle, PickleProblem, Value};
 use crate::builder::{Allocation, Builder, Reserved};
 use crate::error::ReportError;
+use crate::export::pytorch::{LABEL, TAG};
 use crate::model::{Model, NONE, Refusal, Source};
 
 /// The folders whose frames say nothing about the program.
@@ -63,10 +64,12 @@ pub(super) fn read(bytes: &[u8], source: Source) -> Result<Model, ReportError> {
     Ok(reading.builder.finish())
 }
 
-/// The tag and the call stack of a block.
+/// The tag, the label and the call stack of a block.
 #[derive(Clone, Debug, Default)]
 struct Site {
     tag: String,
+    /// The label, which only our own exports have.
+    label: String,
     stack: String,
 }
 
@@ -214,7 +217,7 @@ impl Reading<'_, '_> {
     }
 }
 
-static NO_SITE: Site = Site { tag: String::new(), stack: String::new() };
+static NO_SITE: Site = Site { tag: String::new(), label: String::new(), stack: String::new() };
 
 fn allocation(address: u64, bytes: u64, stream: u64, site: &Site) -> Allocation<'_> {
     Allocation {
@@ -223,14 +226,15 @@ fn allocation(address: u64, bytes: u64, stream: u64, site: &Site) -> Allocation<
         bytes,
         stream,
         tag: &site.tag,
+        label: &site.label,
         site: &site.stack,
         ..Allocation::default()
     }
 }
 
 /// Returns the call stack of an entry, without what has allocated and recorded it. The tag is the
-/// innermost line of the program; without one, as in a backward pass, the innermost operator; and
-/// otherwise the innermost frame.
+/// one that an export of ours has, or the innermost line of the program; without one, as in a
+/// backward pass, the innermost operator; and otherwise the innermost frame.
 fn frames_of(pickle: &Pickle<'_>, frames: Value) -> Site {
     let mut site = Site::default();
     let mut best = None;
@@ -243,6 +247,18 @@ fn frames_of(pickle: &Pickle<'_>, frames: Value) -> Site {
         // A frame of C++ whose file is not known has this name.
         let path = text("filename").filter(|path| *path != "??").unwrap_or_default();
         let line = pickle.number(*frame, "line");
+        match (path, line) {
+            (TAG, 0) => {
+                name.clone_into(&mut site.tag);
+                best = Some(Rank::Tag);
+                continue;
+            }
+            (LABEL, 0) => {
+                name.clone_into(&mut site.label);
+                continue;
+            }
+            _ => {}
+        }
         let short = path.rsplit(['/', '\\']).next().unwrap_or(path);
         let is_own = path.ends_with(".py") && !LIBRARIES.iter().any(|part| path.contains(part));
         let operator = name.strip_prefix("at::_ops::").and_then(|name| name.split("::").next());
@@ -262,7 +278,11 @@ fn frames_of(pickle: &Pickle<'_>, frames: Value) -> Site {
         if !site.stack.is_empty() {
             site.stack.push('\n');
         }
-        let place = if path.is_empty() { name.to_owned() } else { format!("{path}:{line} {name}") };
+        let place = match (path, name) {
+            ("", name) => name.to_owned(),
+            (path, "") => format!("{path}:{line}"),
+            (path, name) => format!("{path}:{line} {name}"),
+        };
         site.stack.push_str(&place);
     }
     site
@@ -274,4 +294,5 @@ enum Rank {
     Other,
     Operator,
     Program,
+    Tag,
 }
