@@ -5,7 +5,7 @@ use std::fmt::Write;
 use dmr_core::size::human_bytes;
 
 use crate::analysis::holes::{explanations, holes};
-use crate::analysis::peak::{by_tag, holders, peak};
+use crate::analysis::peak::{by_tag, holders, peak, sum};
 use crate::analysis::waits::pairs;
 use crate::model::{Model, NONE};
 
@@ -53,7 +53,7 @@ pub fn peak_by_tag(model: &Model) -> String {
         let _ = writeln!(text, "         {bytes:>10}  {percent:>3} %  {tag}  ({blocks})");
     }
     if let Some(more) = shares.len().checked_sub(LISTED).filter(|more| *more > 0) {
-        let bytes = shares[LISTED..].iter().map(|share| share.bytes).sum();
+        let bytes = sum(shares[LISTED..].iter().map(|share| share.bytes));
         let _ = writeln!(text, "         {:>10}         {more} more tags", human_bytes(bytes));
     }
     text

@@ -289,8 +289,8 @@ struct Frame<'t> {
 }
 
 impl<'t> Frame<'t> {
-    /// Reads a line of a call stack: `FILE:LINE NAME`, as one of PyTorch is read, `FILE:LINE:COLUMN`,
-    /// as one of ours is, or a name.
+    /// Reads a line of a call stack: `FILE:LINE NAME`, as one of PyTorch is read, a name, or
+    /// `FILE:LINE:COLUMN`, as one of ours is.
     fn parse(text: &'t str) -> Self {
         let (place, name) = text.split_once(' ').unwrap_or((text, ""));
         let mut parts = place.rsplit(':');

@@ -35,10 +35,10 @@ impl Segment {
     }
 }
 
-/// Which segments there are, and when.
+/// The segments at the end, and how they change.
 #[derive(Debug, Default)]
 pub(super) struct Segments {
-    /// Those at the end, in the order of their addresses.
+    /// The segments at the end, in the order of their addresses.
     pub(super) at_end: Vec<Segment>,
     /// `true` where segments join those beside them and are split: PyTorch's expandable ones.
     /// `false` where each is reserved and released as a whole.
@@ -122,7 +122,7 @@ struct Follow<'m> {
     model: &'m Model,
     /// Their ends, by their addresses.
     spans: BTreeMap<u64, u64>,
-    /// Whether a block is in more than one.
+    /// `true` once a block is in more than one.
     crosses: bool,
     is_alone: Vec<bool>,
     kept: FxHashSet<u32>,

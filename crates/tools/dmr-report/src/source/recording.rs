@@ -32,7 +32,7 @@ pub(super) fn read(path: &Path, source: Source) -> Result<Model, ReportError> {
         described: FxHashMap::default(),
         live: FxHashMap::default(),
     };
-    let mut window: Vec<Record> = Vec::with_capacity(2 * WINDOW);
+    let mut window: Vec<Record> = Vec::new();
     let mut broken_off = None;
     loop {
         let next = reader.next_record();

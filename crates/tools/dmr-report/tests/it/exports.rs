@@ -76,7 +76,7 @@ const PAGES: u64 = 8;
 /// A step of a program with pages, and with blocks outside of them.
 #[derive(Clone, Debug)]
 enum Step {
-    Map { page: u64 },
+    Map { page: u64, pages: u64 },
     Unmap { page: u64, pages: u64 },
     Allocate { slot: u64, slots: u64 },
     AllocateAlone { bytes: u64 },
@@ -89,7 +89,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let which = any::<prop::sample::Index>;
     prop_oneof![
-        3 => (0..PAGES).prop_map(|page| Step::Map { page }),
+        3 => (0..PAGES, 1..4_u64).prop_map(|(page, pages)| Step::Map { page, pages }),
         2 => (0..PAGES, 1..4_u64).prop_map(|(page, pages)| Step::Unmap { page, pages }),
         6 => (0..4 * PAGES, 1..7_u64).prop_map(|(slot, slots)| Step::Allocate { slot, slots }),
         1 => (1..PAGE).prop_map(|bytes| Step::AllocateAlone { bytes }),
@@ -118,9 +118,13 @@ fn run(to: &mut Recorder, steps: &[Step]) -> u64 {
             Event::Span { change, address, bytes, stream }
         };
         match step {
-            Step::Map { page } if !mapped[*page as usize] => {
-                mapped[*page as usize] = true;
-                to.at(at * 1000, span(SpanChange::Map, *page, 1));
+            Step::Map { page, pages } => {
+                let pages = (*pages).min(PAGES - page);
+                let range = *page as usize..(page + pages) as usize;
+                if mapped[range.clone()].iter().all(|it| !*it) {
+                    mapped[range].fill(true);
+                    to.at(at * 1000, span(SpanChange::Map, *page, pages));
+                }
             }
             Step::Unmap { page, pages } => {
                 let pages = (*pages).min(PAGES - page);

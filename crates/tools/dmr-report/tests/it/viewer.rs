@@ -1,5 +1,5 @@
-//! Reads a snapshot as PyTorch's viewer does, which is less than Python reads, and follows its trace
-//! backwards from its segments.
+//! Reads a snapshot as PyTorch's viewer does, which is less than Python reads, and follows its
+//! trace backwards from its segments.
 
 use std::collections::BTreeMap;
 
