@@ -407,7 +407,7 @@ fn spans_that_overlap_take_no_more_memory_than_the_file() {
         for at in 0..3000_u64 {
             put_event(bytes, "segment_alloc", at << 12, 1 << 40);
         }
-        for at in 0..3000_u64 {
+        for at in (0..3000_u64).rev() {
             put_event(bytes, "segment_unmap", (1 << 30) + (at << 20), 4096);
         }
         bytes.extend_from_slice(b"ee");
