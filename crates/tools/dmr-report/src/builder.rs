@@ -173,12 +173,19 @@ impl Builder {
         self.allocate(time, grown).map(|_| ())
     }
 
-    /// Adds a span that was reserved from the driver.
+    /// Adds a span that was reserved from the driver. Spans that share a byte with it end here:
+    /// their release is missing.
     ///
     /// # Errors
     ///
     /// The table is full.
     pub fn reserve(&mut self, time: u64, range: Reserved) -> Result<(), ReportError> {
+        if range.bytes == 0 {
+            return Ok(());
+        }
+        for index in self.overlapping(range) {
+            self.end_span(time, index)?;
+        }
         let event = self.push(time, EventKind::Reserve, self.model.spans.len() as u32)?;
         self.add_span(range, event);
         Ok(())
@@ -232,9 +239,7 @@ impl Builder {
         let end = range.address.saturating_add(range.bytes);
         for index in self.overlapping(range) {
             let span = self.model.spans[index as usize];
-            self.spans.remove(&span.address);
-            let event = self.push(time, EventKind::Release, index)?;
-            self.model.spans[index as usize].released = event;
+            self.end_span(time, index)?;
             let stream = self.model.streams.get(span.stream as usize).map(|stream| stream.id);
             let span_end = span.address.saturating_add(span.bytes);
             for part in [[span.address, range.address], [end, span_end]] {
@@ -255,10 +260,14 @@ impl Builder {
         let mut blocks: Vec<_> = self.live.drain().map(|(_, block)| block).collect();
         blocks.sort_unstable();
         blocks.into_iter().try_for_each(|block| self.end(time, block))?;
-        for (_, span) in std::mem::take(&mut self.spans) {
-            let event = self.push(time, EventKind::Release, span)?;
-            self.model.spans[span as usize].released = event;
-        }
+        let spans: Vec<_> = self.spans.values().copied().collect();
+        spans.into_iter().try_for_each(|span| self.end_span(time, span))
+    }
+
+    fn end_span(&mut self, time: u64, index: u32) -> Result<(), ReportError> {
+        self.spans.remove(&self.model.spans[index as usize].address);
+        let event = self.push(time, EventKind::Release, index)?;
+        self.model.spans[index as usize].released = event;
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use dmr_core::size::human_bytes;
 
 use crate::analysis::budgets::HighMarks;
 use crate::analysis::holes::{explanations, holes};
-use crate::analysis::peak::{Peak, Share, by_tag, holders, peak, shares};
+use crate::analysis::peak::{Peak, Share, by_tag, holders, peak, shares, sum};
 use crate::analysis::stranded::Stranded;
 use crate::analysis::waits::{host_pairs, pairs};
 use crate::model::{Model, NONE};
@@ -67,7 +67,7 @@ fn share_lines(
         let _ = writeln!(text, "         {bytes:>10}  {percent:>3} %  {name}  ({blocks})");
     }
     if let Some(more) = shares.len().checked_sub(LISTED).filter(|more| *more > 0) {
-        let bytes = shares[LISTED..].iter().map(|share| share.bytes).sum();
+        let bytes = sum(shares[LISTED..].iter().map(|share| share.bytes));
         let _ = writeln!(text, "         {:>10}         {more} more {noun}", human_bytes(bytes));
     }
 }

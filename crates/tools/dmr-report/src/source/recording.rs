@@ -34,7 +34,7 @@ pub(super) fn read(path: &Path, source: Source) -> Result<Model, ReportError> {
         mapped: Mapped::default(),
         section_begin: 0,
     };
-    let mut window: Vec<Record> = Vec::with_capacity(2 * WINDOW);
+    let mut window: Vec<Record> = Vec::new();
     let mut broken_off = None;
     loop {
         let next = reader.next_record();
