@@ -17,7 +17,7 @@ let budget = OPENING_MS;
 let isShown = false;
 
 /** What frames have cost so far, and what the longest one did. */
-export const frames = { count: 0, last: 0, max: 0, over: 0, longest: "", costs };
+export const frames = { count: 0, last: 0, max: 0, over: 0, longest: "" };
 
 /** Forgets what frames have cost. */
 export function resetFrames() {
