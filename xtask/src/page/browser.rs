@@ -21,6 +21,9 @@ pub(crate) struct Browser {
     from: Receiver<Value>,
     session: String,
     next: u64,
+    /// The events of a trace.
+    trace: Vec<Value>,
+    is_traced: bool,
     /// Errors of the page's script, and requests to a network.
     pub(crate) complaints: Vec<String>,
 }
@@ -66,8 +69,16 @@ impl Browser {
         let cannot = |error| setup(&format!("cannot open the pipes of the browser: {error}"));
         let to = File::options().write(true).open(&requests).map_err(cannot)?;
         let from = read_in_thread(File::open(&replies).map_err(cannot)?);
-        let mut browser =
-            Self { child, to, from, session: String::new(), next: 0, complaints: Vec::new() };
+        let mut browser = Self {
+            child,
+            to,
+            from,
+            session: String::new(),
+            next: 0,
+            trace: Vec::new(),
+            is_traced: false,
+            complaints: Vec::new(),
+        };
         browser.attach(window)?;
         Ok(browser)
     }
@@ -101,9 +112,7 @@ impl Browser {
         self.to.write_all(format!("{message}\0").as_bytes()).map_err(cannot)?;
         let until = Instant::now() + PATIENCE;
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let reply = self.from.recv_timeout(left);
-            let reply = reply.map_err(|_| setup(&format!("no reply of the browser: {method}")))?;
+            let reply = self.receive(until, method)?;
             if reply["id"] == id {
                 let error = reply["error"]["message"].as_str();
                 return match error {
@@ -113,6 +122,24 @@ impl Browser {
             }
             self.note(&reply);
         }
+    }
+
+    fn receive(&mut self, until: Instant, what: &str) -> Result<Value, Failure> {
+        let left = until.saturating_duration_since(Instant::now());
+        let reply = self.from.recv_timeout(left);
+        reply.map_err(|_| setup(&format!("no reply of the browser: {what}")))
+    }
+
+    /// Ends a trace, and returns its events.
+    pub(crate) fn end_trace(&mut self) -> Result<Vec<Value>, Failure> {
+        self.is_traced = true;
+        self.call("Tracing.end", json!({}))?;
+        let until = Instant::now() + PATIENCE;
+        while self.is_traced {
+            let event = self.receive(until, "Tracing.end")?;
+            self.note(&event);
+        }
+        Ok(std::mem::take(&mut self.trace))
     }
 
     fn note(&mut self, event: &Value) {
@@ -129,6 +156,10 @@ impl Browser {
                     self.complaints.push(format!("the page has asked for {address}"));
                 }
             }
+            Some("Tracing.dataCollected") => {
+                self.trace.extend(params["value"].as_array().into_iter().flatten().cloned());
+            }
+            Some("Tracing.tracingComplete") => self.is_traced = false,
             _ => {}
         }
     }
@@ -210,11 +241,16 @@ impl Browser {
         self.call("Input.dispatchMouseEvent", params).map(|_| ())
     }
 
-    /// Turns the wheel at a place.
+    /// Turns the wheel at a place, and waits until the page has no work left.
     pub(crate) fn wheel_at(&mut self, x: f64, y: f64, turn: f64) -> Result<(), Failure> {
-        let params = json!({ "type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": turn });
-        self.call("Input.dispatchMouseEvent", params)?;
+        self.turn_at(x, y, turn)?;
         self.settle()
+    }
+
+    /// Turns the wheel at a place.
+    pub(crate) fn turn_at(&mut self, x: f64, y: f64, turn: f64) -> Result<(), Failure> {
+        let params = json!({ "type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": turn });
+        self.call("Input.dispatchMouseEvent", params).map(|_| ())
     }
 
     /// Presses a key.

@@ -3,6 +3,7 @@
 
 mod browser;
 mod checks;
+mod frames;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -68,25 +69,32 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let mut make = Command::new(debug.join("examples/situations"));
     command::show(make.arg(&folder).arg(options.events.to_string()))?;
     let dmr = debug.join("dmr");
-    let training = folder.join("training.csv");
+    let training = folder.join("training");
+    // It would be appended to.
+    let recording = training.with_extension("rec");
+    let _ = fs::remove_file(&recording);
     let mut replay = Command::new(&dmr);
-    replay.args(["replay", "traces/gpt_train.csv.gz", "--log"]).arg(&training);
+    replay.args(["replay", "traces/gpt_train.csv.gz", "--log"]).arg(training.with_extension("csv"));
+    replay.env("DMR_RECORD", recording);
     replay.current_dir(command::root()).env("DMR_DRIVER", "sim").env_remove("DMR_BACKEND");
     command::show(&mut replay)?;
     find_race(&folder)?;
     let mut failures = Vec::new();
     for check in checks::CHECKS {
-        let page = folder.join(check.file).with_extension("html");
+        let page = folder.join(format!("{}.html", check.file));
         let mut report = Command::new(&dmr);
         report.arg("report").arg(folder.join(check.file)).arg("-o").arg(&page);
         command::capture(&mut report)?;
+        let mut text = Command::new(&dmr);
+        text.args(["report", "--text"]).arg(folder.join(check.file));
+        let text = command::capture(&mut text)?;
         let mut browser = Browser::start(&program, &folder.join("profile"), WINDOW)?;
         let took = browser.open(&page, "")?;
         println!("{}: open after {:.2} s", check.file, took.as_secs_f32());
         if options.pictures {
             picture(&mut browser, check)?;
         }
-        let mut found = checks::Checked::new(&mut browser, &page);
+        let mut found = checks::Checked::new(&mut browser, &page, text);
         (check.run)(&mut found)?;
         let failed = found.failures;
         let complaints = std::mem::take(&mut browser.complaints);

@@ -101,7 +101,7 @@ impl Program {
         let address = BASE + self.reserved;
         self.reserved += bytes;
         self.add_hole(address, bytes);
-        self.write(Event::Span { change: SpanChange::Reserve, address, bytes, stream })
+        self.write(Event::Span { change: SpanChange::Map, address, bytes, stream })
     }
 
     fn add_hole(&mut self, mut address: u64, mut bytes: u64) {
@@ -167,6 +167,20 @@ impl Program {
     fn wait(&mut self, stream: StreamNumber, awaited: StreamNumber, block: Block) -> Outcome {
         let launch = self.generation;
         self.write(Event::Wait { stream, awaited, block: block.generation, launch, work: 1 })
+    }
+
+    /// Tells that a wait of that time has held up its stream.
+    fn length(
+        &mut self,
+        stream: StreamNumber,
+        awaited: StreamNumber,
+        block: Block,
+        age_ns: u64,
+        length_ns: u64,
+    ) -> Outcome {
+        let block = block.generation;
+        let launch = block;
+        self.write(Event::WaitLength { stream, awaited, block, launch, work: 1, length_ns, age_ns })
     }
 
     fn refuse(
@@ -238,7 +252,10 @@ fn budget(folder: &Path) -> Outcome {
     let mut program = Program::new(folder, "budget.rec")?;
     let scan = program.stream(0, "scan")?;
     let join = program.stream(1, "join")?;
-    let budget = program.text("queries");
+    // Those of two operators are shares of the whole.
+    let mut queries = Account { name: "queries", limit: LIMIT, ..Account::default() };
+    let mut scans = Account { name: "scan", limit: GIB / 4, ..Account::default() };
+    let mut joins = Account { name: "hash join", limit: 5 * GIB, ..Account::default() };
     let mut tables: Vec<Block> = Vec::new();
     for round in 0..240_u64 {
         program.record.query = 1 + round / 80;
@@ -246,25 +263,28 @@ fn budget(folder: &Path) -> Outcome {
         let bytes = (24 + program.random(64)) * MIB;
         let column = program.grow_and_allocate(bytes, "column", scan, LIMIT)?;
         let Some(column) = column else { break };
+        scans.charge(&mut program, column.bytes)?;
         program.pause(400_000);
         program.label("hash join", "src/plan/join.rs:141:20");
         program.wait(join, scan, column)?;
         if round % 4 == 0 {
             let bytes = (96 + 4 * (round % 9)) * MIB;
-            let table = program.grow_and_allocate(bytes, "hash table", join, LIMIT)?;
-            tables.extend(table);
+            if let Some(table) = program.grow_and_allocate(bytes, "hash table", join, LIMIT)? {
+                joins.charge(&mut program, table.bytes)?;
+                tables.push(table);
+            }
         }
-        if round % 16 == 0 {
-            let bytes = program.reserved;
-            program.write(Event::BudgetPeak { budget, bytes, limit: LIMIT })?;
-        }
+        let grown = program.reserved - queries.bytes;
+        queries.charge(&mut program, grown)?;
         program.pause(300_000);
         program.retire(column, 150_000)?;
+        scans.bytes -= column.bytes;
         if round == 79 || round == 159 {
             // A part of the tables is still read by the next query.
             for at in (0..10).rev() {
                 program.pause(50_000);
                 let table = tables.remove(2 * at);
+                joins.bytes -= table.bytes;
                 program.free(table)?;
             }
         }
@@ -278,6 +298,28 @@ fn budget(folder: &Path) -> Outcome {
         program.free(table)?;
     }
     program.finish()
+}
+
+/// The bytes that are charged to a budget.
+#[derive(Default)]
+struct Account {
+    name: &'static str,
+    limit: u64,
+    bytes: u64,
+    highest: u64,
+}
+
+impl Account {
+    /// Charges bytes, and records a high mark that is a 64th above the last one.
+    fn charge(&mut self, program: &mut Program, bytes: u64) -> Outcome {
+        self.bytes += bytes;
+        if self.bytes <= self.highest + self.highest / 64 {
+            return Ok(());
+        }
+        self.highest = self.bytes;
+        let budget = program.text(self.name);
+        program.write(Event::BudgetPeak { budget, bytes: self.bytes, limit: self.limit })
+    }
 }
 
 impl Program {
@@ -315,6 +357,9 @@ fn waits(folder: &Path) -> Outcome {
         program.pause(250_000);
         program.label("forward", "src/train.rs:48:9");
         program.wait(compute, copy, batch)?;
+        if step % 4 == 0 {
+            program.length(compute, copy, batch, 0, 100_000 + 1_000 * step)?;
+        }
         let gradient = program.must_allocate(96 * MIB, "gradient", compute)?;
         program.pause(700_000);
         program.label("all-reduce", "src/train.rs:77:9");
@@ -323,6 +368,12 @@ fn waits(folder: &Path) -> Outcome {
         if step % 5 == 4 {
             program.label("step", "src/train.rs:83:9");
             program.wait(compute, send, weights)?;
+        }
+        if step % 20 == 19 {
+            // The loss is read.
+            program.record.thread = 1;
+            program.pause(400_000);
+            program.write(Event::HostWait { stream: compute, length_ns: 400_000 })?;
         }
         program.label("drop batch", "src/train.rs:90:5");
         program.retire(batch, 40_000)?;
@@ -355,7 +406,7 @@ fn many(folder: &Path, events: u64) -> Outcome {
     for slot in 0..STREAMS {
         let stream = StreamNumber::new(1, slot);
         program.write(Event::Span {
-            change: SpanChange::Reserve,
+            change: SpanChange::Map,
             address: BASE + u64::from(slot) * SPAN,
             bytes: SPAN,
             stream,

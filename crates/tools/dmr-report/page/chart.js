@@ -1,26 +1,24 @@
 // The chart of memory over time, by uPlot.
 /* global uPlot */
-import { RESERVED, RETIRED } from "./curves.js";
+import { RESERVED, RETIRED, STRANDED } from "./curves.js";
 import { bytes } from "./format.js";
 import { css, GROUPS, pattern } from "./palette.js";
+import { sizeTicks, timeTicks } from "./ticks.js";
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** Returns evenly spaced sizes that are round in powers of two. */
-function sizeTicks(u, axis, least, most) {
-  const step = 2 ** Math.max(0, Math.ceil(Math.log2((most - least) / 5)));
-  const ticks = [];
-  for (let at = Math.ceil(least / step) * step; at <= most; at += step) ticks.push(at);
-  return ticks;
-}
+/** What is drawn as a line. */
+const LINES = [{ of: RESERVED, dash: [6, 4] }, { of: STRANDED, dash: [2, 3] }];
 
-/** A chart of stacked groups, with what is retired on top and what is reserved as a line. */
+/** A chart of stacked groups, with what is retired on top, and lines for what is reserved and stranded. */
 export class Chart {
   constructor(element, state, onMoment, onRange) {
     this.element = element;
     this.state = state;
     this.onMoment = onMoment;
     this.onRange = onRange;
+    /** Whether the file has a column. */
+    this.has = {};
     this.plot = null;
   }
 
@@ -34,36 +32,49 @@ export class Chart {
     const stacked = [];
     let below = new Float64Array(samples.time.length);
     for (const at of order) {
-      const sum = Float64Array.from(below, (value, i) => value + columns[at][i]);
+      const column = columns[at];
+      const sum = new Float64Array(below.length);
+      for (let i = 0; i < sum.length; i += 1) sum[i] = below[i] + column[i];
       stacked.unshift(sum);
       below = sum;
     }
-    const data = [samples.time, ...stacked, columns[RESERVED]];
-    const most = (values) => values.reduce((a, b) => Math.max(a, b), 1);
-    const reserved = most(columns[RESERVED]);
-    const hasReserved = reserved > 1;
-    // A line far above the curves would flatten them.
+    const most = (values) => {
+      let found = 1;
+      for (let i = 0; i < values.length; i += 1) if (values[i] > found) found = values[i];
+      return found;
+    };
+    const lines = LINES.filter(({ of }) => this.has[of]);
+    // Each line is drawn twice: a light one below it shows it on dark colours.
+    const data = [samples.time, ...stacked, ...lines.flatMap(({ of }) => [columns[of], columns[of]])];
+    this.reserved = this.has[RESERVED] ? most(columns[RESERVED]) : 0;
+    this.stranded = this.has[STRANDED] ? most(columns[STRANDED]) : 0;
+    // A limit is shown where it is not far above the curves, the same for what is reserved.
     this.top = most(stacked[0]);
-    this.isAbove = reserved > 4 * this.top;
-    if (!this.isAbove) this.top = Math.max(this.top, reserved);
-    this.reserved = reserved;
-    if (!hasReserved) data.pop();
-    const shape = `${groups} ${hasReserved} ${this.element.clientWidth}`;
+    this.top = Math.max(this.top, ...[this.reserved, this.stranded].filter((size) => size <= 4 * this.top));
+    const limits = this.state.budgets.map(({ limit }) => limit).filter((limit) => limit <= 2 * this.top);
+    this.top = Math.max(this.top, ...limits);
+    const shape = `${groups} ${this.element.clientWidth}`;
     if (this.shape !== shape) {
       this.plot?.destroy();
-      this.plot = new uPlot(this.#options(order, hasReserved), data, this.element);
+      this.plot = new uPlot(this.#options(order, lines), data, this.element);
       this.shape = shape;
+      this.#now(() => {});
     } else {
-      this.plot.setData(data);
+      this.#now((plot) => plot.setData(data));
     }
   }
 
   /** Draws again, such as in other colours. */
   redraw() {
-    this.plot?.redraw();
+    this.#now((plot) => plot.redraw());
   }
 
-  #options(order, hasReserved) {
+  /** Changes the plot and draws it here, in the slice of the frame, and not after it. */
+  #now(change) {
+    this.plot?.batch(change);
+  }
+
+  #options(order, lines) {
     const stepped = uPlot.paths.stepped({ align: 1 });
     const series = [{}];
     for (const at of [...order].reverse()) {
@@ -76,9 +87,10 @@ export class Chart {
         points: { show: false },
       });
     }
-    if (hasReserved) {
-      const stroke = () => style("--front");
-      series.push({ stroke, width: 1.5, dash: [6, 4], paths: stepped, points: { show: false } });
+    for (const { dash } of lines) {
+      const line = { paths: stepped, points: { show: false } };
+      series.push({ ...line, stroke: () => style("--panel"), width: 3 });
+      series.push({ ...line, stroke: () => style("--front"), width: 1.5, dash });
     }
     const axis = { stroke: () => style("--soft"), grid: { stroke: () => style("--line"), width: 0.5 }, ticks: { show: false } };
     return {
@@ -90,8 +102,16 @@ export class Chart {
         y: { range: () => [0, this.top * 1.06] },
       },
       axes: [
-        { ...axis, size: 30, values: (u, ticks) => ticks.map((it) => this.state.format(it, ticks.length > 1 ? ticks[1] - ticks[0] : 0)) },
-        { ...axis, size: 76, splits: sizeTicks, values: (u, ticks) => ticks.map(bytes) },
+        {
+          ...axis, size: 30,
+          splits: (u, at, from, to) => this.#ticks(u, from, to).map((tick) => tick.at),
+          values: (u) => this.#ticks(u, u.scales.x.min, u.scales.x.max).map((tick) => tick.text),
+        },
+        {
+          ...axis, size: 76,
+          splits: (u, at, from, to) => sizeTicks(from, to, 5).map((tick) => tick.at),
+          values: (u) => sizeTicks(u.scales.y.min, u.scales.y.max, 5).map((tick) => tick.text),
+        },
       ],
       legend: { show: false },
       cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false } },
@@ -101,6 +121,10 @@ export class Chart {
         ready: [(u) => u.over.addEventListener("click", () => this.#clicked(u))],
       },
     };
+  }
+
+  #ticks(u, from, to) {
+    return timeTicks(from, to, u.bbox.width / devicePixelRatio, this.state.format);
   }
 
   #selected(u) {
@@ -121,6 +145,7 @@ export class Chart {
   /** Marks the peak, the moment that the tables are about, and the requests that failed. */
   #marks(u) {
     const { ctx, bbox } = u;
+    this.#budgets(u);
     const line = (at, text, color, dash, row) => {
       if (at < this.state.t0 || at > this.state.t1) return;
       const x = u.valToPos(at, "x", true);
@@ -139,11 +164,7 @@ export class Chart {
       ctx.textAlign = isLeft ? "right" : "left";
       const left = x + (isLeft ? -5 : 5) * devicePixelRatio;
       const top = bbox.top + (12 + row * 15) * devicePixelRatio;
-      ctx.lineWidth = 4 * devicePixelRatio;
-      ctx.setLineDash([]);
-      ctx.strokeStyle = style("--panel");
-      ctx.strokeText(text, left, top);
-      ctx.fillText(text, left, top);
+      this.#text(ctx, text, left, top);
       ctx.restore();
     };
     if (this.peak) line(this.peak.time, `peak ${bytes(this.peak.bytes)}`, style("--alarm"), [], 0);
@@ -154,5 +175,62 @@ export class Chart {
     for (const failed of this.state.failed.slice(0, 20)) {
       line(this.state.times()[failed.event], `${bytes(failed.bytes)} refused`, style("--alarm"), [2, 3], 2);
     }
+  }
+
+  /** Draws the limit of each budget as a line, and each of its new high marks. */
+  #budgets(u) {
+    const { ctx, bbox } = u;
+    const scale = devicePixelRatio;
+    this.drawn = { limits: 0, marks: 0 };
+    ctx.save();
+    ctx.font = `${12 * scale}px system-ui, sans-serif`;
+    ctx.textAlign = "left";
+    ctx.textBaseline = "bottom";
+    ctx.fillStyle = style("--front");
+    ctx.strokeStyle = style("--front");
+    for (const { name, limit, marks } of this.state.budgets) {
+      const y = u.valToPos(limit, "y", true);
+      if (limit <= this.top) {
+        this.drawn.limits += 1;
+        ctx.lineWidth = 1.2 * scale;
+        ctx.setLineDash([9 * scale, 3 * scale, 2 * scale, 3 * scale]);
+        ctx.beginPath();
+        ctx.moveTo(bbox.left, y);
+        ctx.lineTo(bbox.left + bbox.width, y);
+        ctx.stroke();
+        ctx.setLineDash([]);
+        const text = `limit of ${name}: ${bytes(limit)}`;
+        this.#text(ctx, text, bbox.left + 6 * scale, y - scale);
+      }
+      for (const mark of marks) {
+        const at = this.state.times()[mark.event];
+        if (at < this.state.t0 || at > this.state.t1) continue;
+        this.drawn.marks += 1;
+        const x = u.valToPos(at, "x", true);
+        const top = u.valToPos(mark.bytes, "y", true);
+        ctx.lineWidth = 2 * scale;
+        ctx.beginPath();
+        ctx.moveTo(x, top);
+        ctx.lineTo(x - 4 * scale, top + 7 * scale);
+        ctx.lineTo(x + 4 * scale, top + 7 * scale);
+        ctx.closePath();
+        ctx.strokeStyle = style("--panel");
+        ctx.stroke();
+        ctx.strokeStyle = style("--front");
+        ctx.fill();
+      }
+    }
+    ctx.restore();
+  }
+
+  /** Writes a text that is readable on every colour. */
+  #text(ctx, text, x, y) {
+    ctx.save();
+    ctx.lineWidth = 4 * devicePixelRatio;
+    ctx.setLineDash([]);
+    ctx.strokeStyle = style("--panel");
+    ctx.strokeText(text, x, y);
+    ctx.fillText(text, x, y);
+    ctx.restore();
   }
 }

@@ -8,10 +8,11 @@ const CHUNK = 1024;
 const DIRECT = 200_000;
 const STEP = 2048;
 
-/** The columns of a sum: the groups, memory that is freed and still used, and what is reserved. */
+/** The columns of a sum: the groups, memory that is freed and still used, what is reserved, and what is stranded. */
 export const RETIRED = GROUPS + 1;
 export const RESERVED = GROUPS + 2;
-const SERIES = GROUPS + 3;
+export const STRANDED = GROUPS + 3;
+const SERIES = GROUPS + 4;
 
 /** The sums after each chunk, and at its moments of least and most memory in use. */
 export class Pyramid {
@@ -31,6 +32,8 @@ export class Pyramid {
     const most = new Float64Array(chunks * SERIES);
     const leastEvent = new Uint32Array(chunks);
     const mostEvent = new Uint32Array(chunks);
+    const leastBytes = new Float64Array(chunks);
+    const mostBytes = new Float64Array(chunks);
     const sums = yield* this.#before();
     ends.set(sums);
     let peak = { event: NONE, bytes: inUse(sums) };
@@ -52,19 +55,23 @@ export class Pyramid {
           most.set(sums, chunk * SERIES);
         }
       }
+      leastBytes[chunk] = low;
+      mostBytes[chunk] = high;
       if (high > peak.bytes) peak = { event: mostEvent[chunk], bytes: high };
       ends.set(sums, (chunk + 1) * SERIES);
       if (chunk % 4 === 3) yield;
     }
-    Object.assign(this, { chunks, ends, least, most, leastEvent, mostEvent, peak });
+    Object.assign(this, { chunks, ends, least, most, leastEvent, mostEvent, leastBytes, mostBytes, peak });
   }
 
   *#before() {
     const { model, selection } = this;
     const sums = new Float64Array(SERIES);
+    sums[STRANDED] = model.file.occupiedBefore ?? 0;
     for (let block = 0; block < model.blocks; block += 1) {
-      if (model.allocated[block] === NONE && selection.group[block]) {
-        sums[selection.group[block] - 1] += model.size[block];
+      if (model.allocated[block] === NONE) {
+        if (selection.group[block]) sums[selection.group[block] - 1] += model.size[block];
+        if (model.occupied) sums[STRANDED] -= this.#rounded(block);
       }
       if (block % STEP === STEP - 1) yield;
     }
@@ -75,11 +82,23 @@ export class Pyramid {
     return sums;
   }
 
+  /** Returns the bytes that a block takes. */
+  #rounded(block) {
+    const { grain } = this.model.file;
+    return Math.max(1, Math.ceil(this.model.size[block] / grain)) * grain;
+  }
+
   #add(sums, event) {
     const { model, selection } = this;
     const kind = model.kind[event];
     const of = model.subject[event];
     if (kind >= 6) return;
+    // All blocks count, also those that the filter leaves out: others cannot have what is stranded.
+    if (model.occupied) {
+      sums[STRANDED] += model.occupied[event] - (event ? model.occupied[event - 1] : model.file.occupiedBefore);
+      if (kind === 0) sums[STRANDED] -= this.#rounded(of);
+      else if (kind < 3) sums[STRANDED] += this.#rounded(of);
+    }
     if (kind >= 4) {
       sums[RESERVED] += kind === 4 ? model.spans.bytes[of] : -model.spans.bytes[of];
       return;
@@ -93,6 +112,15 @@ export class Pyramid {
       sums[group - 1] -= size;
       if (kind === 2) sums[RETIRED] += size;
     }
+  }
+
+  /** Returns the sums after an event; for NONE, those before the first one. */
+  sumsAt(event) {
+    const end = event === NONE ? 0 : event + 1;
+    const chunk = Math.floor(end / CHUNK);
+    const sums = this.ends.slice(chunk * SERIES, (chunk + 1) * SERIES);
+    for (let at = chunk * CHUNK; at < end; at += 1) this.#add(sums, at);
+    return sums;
   }
 
   /** Makes the samples of a range of time: for each of `bins` its least and its greatest moment. */
@@ -114,17 +142,16 @@ export class Pyramid {
         const at = binOf(model.time[event]);
         if (at !== bin.at) bin.next(at, out);
         this.#add(sums, event);
-        bin.see(model.time[event], sums, inUse(sums));
+        bin.see(model.time[event], sums, 0, inUse(sums));
         if (event % STEP === STEP - 1) yield;
       }
     } else {
       for (let at = chunk; at * CHUNK < last; at += 1) {
         const of = binOf(model.time[this.mostEvent[at]]);
         if (of !== bin.at) bin.next(of, out);
-        for (const [event, all] of [[this.leastEvent[at], this.least], [this.mostEvent[at], this.most]]) {
-          const values = all.subarray(at * SERIES, (at + 1) * SERIES);
-          bin.see(model.time[event], values, inUse(values));
-        }
+        // No view of a part of an array: thousands of them would be garbage.
+        bin.see(model.time[this.leastEvent[at]], this.least, at * SERIES, this.leastBytes[at]);
+        bin.see(model.time[this.mostEvent[at]], this.most, at * SERIES, this.mostBytes[at]);
         if (at % 64 === 63) yield;
       }
       sums.set(this.ends.subarray(Math.min(this.chunks, Math.ceil(last / CHUNK)) * SERIES).subarray(0, SERIES));
@@ -140,7 +167,7 @@ export class Pyramid {
     let best = { event: NONE, bytes: -1 };
     for (let chunk = 0; chunk < this.chunks; chunk += 1) {
       const event = this.mostEvent[chunk];
-      const bytes = inUse(this.most.subarray(chunk * SERIES, (chunk + 1) * SERIES));
+      const bytes = this.mostBytes[chunk];
       const time = model.time[event];
       if (time >= begin && time <= end && bytes > best.bytes) best = { event, bytes };
     }
@@ -161,15 +188,15 @@ class Bin {
   low = { time: 0, bytes: Infinity, sums: new Float64Array(SERIES) };
   high = { time: 0, bytes: -1, sums: new Float64Array(SERIES) };
 
-  see(time, sums, bytes) {
-    if (bytes < this.low.bytes) Bin.#set(this.low, time, sums, bytes);
-    if (bytes > this.high.bytes) Bin.#set(this.high, time, sums, bytes);
+  see(time, sums, from, bytes) {
+    if (bytes < this.low.bytes) Bin.#set(this.low, time, sums, from, bytes);
+    if (bytes > this.high.bytes) Bin.#set(this.high, time, sums, from, bytes);
   }
 
-  static #set(moment, time, sums, bytes) {
+  static #set(moment, time, sums, from, bytes) {
     moment.time = time;
     moment.bytes = bytes;
-    moment.sums.set(sums);
+    for (let at = 0; at < SERIES; at += 1) moment.sums[at] = sums[from + at];
   }
 
   next(at, out) {

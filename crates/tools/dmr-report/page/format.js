@@ -2,10 +2,18 @@
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
-/** Formats a size: `4 MiB`, `2.1 GiB`. */
-export function bytes(size) {
+/** Formats a size: `4 MiB`, `2.1 GiB`; exactly, if it is a multiple of `step`, a power of two. */
+export function bytes(size, step = 0) {
   let unit = 0;
   let scaled = size;
+  if (step > 0) {
+    while (size !== 0 && scaled >= 1024 && step * 8 >= 1024 ** (unit + 1)) {
+      scaled /= 1024;
+      unit += 1;
+    }
+    // An eighth has three digits.
+    return `${scaled.toLocaleString("en-US", { maximumFractionDigits: 3 })} ${UNITS[unit]}`;
+  }
   while (Math.abs(scaled) >= 1023.95 && unit + 1 < UNITS.length) {
     scaled /= 1024;
     unit += 1;
@@ -14,9 +22,9 @@ export function bytes(size) {
   return `${digits} ${UNITS[unit]}`;
 }
 
-/** Formats nanoseconds since the first event, with the digits that a step of `step` needs. */
-export function time(ns, step = 0) {
-  const size = Math.max(Math.abs(ns), step);
+/** Formats nanoseconds since the first event: with the digits that a step of `step` needs, in the unit of `most`. */
+export function time(ns, step = 0, most = 0) {
+  const size = Math.max(Math.abs(ns), step, most);
   let unit = ["ns", 1];
   if (size >= 1e9) unit = ["s", 1e9];
   else if (size >= 1e6) unit = ["ms", 1e6];

@@ -21,6 +21,9 @@ export class HeapIndex {
     this.end = new Float64Array(chunks).fill(-Infinity);
     this.low = new Float64Array(chunks).fill(Infinity);
     this.high = new Float64Array(chunks).fill(-Infinity);
+    /** What the next view is built in: a new one for each would be half a megabyte of garbage. */
+    this.spare = new Rects();
+    this.cells = new Cells();
   }
 
   *build() {
@@ -70,7 +73,10 @@ export class HeapIndex {
     }
   }
 
-  /** Builds the rectangles of a view: large blocks one by one, the others summed up in cells. */
+  /**
+   * Builds the rectangles of a view: large blocks one by one, the others summed up in cells. `found` returns what the
+   * next ones can be built in.
+   */
   *rects(selection, view, look, found) {
     // First the sizes, so that the largest are drawn.
     const sizes = new Uint32Array(64);
@@ -80,9 +86,9 @@ export class HeapIndex {
     });
     let least = 64;
     for (let sum = 0; least > 0 && sum + sizes[least - 1] <= SINGLE; least -= 1) sum += sizes[least - 1];
-    const rects = new Rects();
-    rects.view = view;
-    const cells = new Cells(view);
+    const { spare: rects, cells } = this;
+    rects.begin(view);
+    cells.begin(view);
     let shown = 0;
     let summed = 0;
     yield* this.visible(selection, view, (block, group, x0, y0, x1, y1) => {
@@ -98,16 +104,18 @@ export class HeapIndex {
     if (summed > 0) cells.emit(rects);
     rects.shown = shown;
     rects.summed = summed;
-    found(rects);
+    this.spare = found(rects);
   }
 }
 
 /** Sums up the area of small blocks: for each row the changes from one cell to the next. */
 class Cells {
-  constructor(view) {
+  changes = new Float32Array((GROUPS + 1) * ROWS * (COLUMNS + 2));
+
+  begin(view) {
     this.width = view.width / COLUMNS;
     this.height = view.height / ROWS;
-    this.changes = new Float32Array((GROUPS + 1) * ROWS * (COLUMNS + 2));
+    this.changes.fill(0);
   }
 
   add(x0, y0, x1, y1, group) {

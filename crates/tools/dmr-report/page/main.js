@@ -1,18 +1,19 @@
 // The page: loads the data, connects the views, and fills the tables.
 import { Chart } from "./chart.js";
-import { Pyramid } from "./curves.js";
+import { Pyramid, RESERVED, RETIRED, STRANDED } from "./curves.js";
 import { show as showFindings } from "./findings.js";
 import { bytes, count, counted, time } from "./format.js";
 import { blockAt, HeapIndex } from "./heap.js";
-import { frames, isBusy, opened, painter, repaint, resetFrames, start } from "./jobs.js";
+import { frames, isBusy, later, opened, painter, repaint, resetFrames, start } from "./jobs.js";
 import { eventAt, holders, KEYS, load, neighbours, NONE, Selection, timeOf } from "./model.js";
 import { swatch } from "./palette.js";
 import { MOST, Rects, renderer } from "./rects.js";
-import { Lanes, pairs, pairTags, waitsOf, waitText } from "./streams.js";
+import { sizeTicks, timeTicks } from "./ticks.js";
+import { Lanes, pairLengths, pairs, pairTags, waitsOf, waitText } from "./streams.js";
 
 const get = (id) => document.getElementById(id);
 const begun = performance.now();
-const state = { unit: 1e9, format: time, times: () => model.time, t0: 0, t1: 1, p0: 0, p1: 1, failed: [], moment: undefined, selected: -1, holder: undefined };
+const state = { unit: 1e9, format: time, times: () => model.time, t0: 0, t1: 1, p0: 0, p1: 1, failed: [], moment: undefined, budgets: [], selected: -1, holder: undefined };
 const page = { isReady: false, shown: {} };
 let model;
 let selection;
@@ -121,6 +122,7 @@ function showHolders(event, isPeak) {
     get("holders-title").textContent = isPeak
       ? `Who held the peak: ${bytes(total)} at ${at}`
       : `Who held memory at ${at}: ${bytes(total)}`;
+    get("holders-note").textContent = notes(event);
     const cells = rows.slice(0, 50).map((row) => [
       name(row), { number: bytes(row.bytes) },
       { number: `${(row.bytes * 100 / Math.max(1, total)).toFixed(1)} %` }, { number: count(row.blocks) },
@@ -130,8 +132,18 @@ function showHolders(event, isPeak) {
       showBlocksOf(event, rows[at].id);
     });
     page.shown.holders = rows;
-    showBlocks(largest, "The largest blocks then");
+    later("blocks", () => showBlocks(largest, "The largest blocks then"));
   }));
+}
+
+/** Describes the memory without live blocks after an event. */
+function notes(event) {
+  const sums = pyramid.sumsAt(event);
+  const parts = [];
+  if (sums[RETIRED] > 0) parts.push(`${bytes(sums[RETIRED])} freed and still used`);
+  if (chart.has[RESERVED]) parts.push(`${bytes(sums[RESERVED])} reserved`);
+  if (chart.has[STRANDED]) parts.push(`${bytes(sums[STRANDED])} stranded`);
+  return parts.join(", ");
 }
 
 function showBlocksOf(event, id) {
@@ -217,13 +229,16 @@ function refresh() {
     const peak = pyramid.peakBetween(state.t0, state.t1);
     page.shown.peak = { ...peak, time: peak.event === NONE ? 0 : model.time[peak.event] };
     curve = samples;
+    page.shown.curve = samples;
     repaint("chart");
   }));
   const view = heapView();
   start("rects", index.rects(selection, view, look(), (built) => {
+    const old = rects;
     rects = built;
     page.shown.rects = built.count;
     repaint("heap");
+    return old;
   }));
   start("arrows", lanes.build((arrows) => {
     lanes.arrows = arrows;
@@ -275,12 +290,13 @@ function drawHeap() {
     context.fillStyle = style.getPropertyValue("--front");
     context.fillText(text, left, top);
   };
-  for (let at = 0; at < 8; at += 1) {
-    const step = (view.t1 - view.t0) / 8;
-    label(state.format(view.t0 + at * step, step), at / 8 * view.width + 4, view.height - 5);
+  // A label at the edge would be cut off.
+  const isWhole = (at, length) => at > 40 && at < length - 40;
+  for (const { at, text } of timeTicks(view.t0, view.t1, view.width, state.format)) {
+    if (isWhole(x(at), view.width)) label(text, x(at), view.height - 5, "center");
   }
-  for (let at = 1; at < 5; at += 1) {
-    label(bytes(view.p0 + (view.p1 - view.p0) * at / 5), 4, view.height * (1 - at / 5));
+  for (const { at, text } of sizeTicks(view.p0, view.p1, 6)) {
+    if (isWhole(y(at), view.height)) label(text, 4, y(at) + 4);
   }
   for (const segment of model.file.segments.slice(1, 200)) {
     context.fillStyle = style.getPropertyValue("--soft");
@@ -366,24 +382,26 @@ function apply() {
 }
 
 function legend() {
-  const items = selection.groups.map(({ name }, group) => {
-    const item = document.createElement("span");
-    item.append(swatch(group), name);
-    return item;
-  });
   const more = [];
   if (model.hasRetired) more.push("grey: freed, still used");
-  if (model.spans.bytes.length) {
-    const size = chart.reserved ? ` (up to ${bytes(chart.reserved)})` : "";
-    more.push(chart.isAbove ? `reserved is above the chart${size}` : `dashed line: reserved${size}`);
-  }
-  if (more.length) {
+  const line = (look, name, size) => {
+    more.push(`${size > chart.top ? `above the chart: ${name}` : `${look} line: ${name}`} (up to ${bytes(size)})`);
+  };
+  if (chart.has[RESERVED]) line("dashed", "reserved", chart.reserved);
+  if (chart.has[STRANDED]) line("dotted", "stranded", chart.stranded);
+  if (state.budgets.length) more.push("▲ new high mark of a budget");
+  const names = selection.groups.map(({ name }) => name);
+  // Pictures of patterns take longer than the curves: most views have the same.
+  const shown = JSON.stringify([names, more]);
+  if (shown === page.legend) return;
+  page.legend = shown;
+  const items = [...names.map((name, group) => [swatch(group), name]), ...(more.length ? [[more.join(" · ")]] : [])];
+  get("legend").replaceChildren(...items.map((parts) => {
     const item = document.createElement("span");
-    item.className = "more";
-    item.textContent = more.join(" · ");
-    items.push(item);
-  }
-  get("legend").replaceChildren(...items);
+    item.append(...parts);
+    return item;
+  }));
+  if (more.length) get("legend").lastElementChild.className = "more";
 }
 
 function showFailed() {
@@ -431,19 +449,55 @@ function showFailed() {
   }
 }
 
+/** Shows the budgets: those with the highest marks in the chart, or the one that is chosen. */
+function showBudgets() {
+  const all = new Map();
+  for (const peak of model.file.budgetPeaks) {
+    const name = model.names[peak.budget] || "a budget without a name";
+    const budget = all.get(peak.budget) ?? { name, id: peak.budget, highest: peak, marks: [] };
+    budget.marks.push(peak);
+    if (peak.bytes >= budget.highest.bytes) budget.highest = peak;
+    budget.limit = peak.limit;
+    all.set(peak.budget, budget);
+  }
+  if (all.size === 0) return;
+  const rows = [...all.values()].sort((a, b) => b.highest.bytes - a.highest.bytes);
+  state.budgets = rows.slice(0, 3);
+  page.shown.budgets = rows;
+  get("budgets-box").hidden = false;
+  const cells = rows.slice(0, 200).map(({ name, highest, limit }) => [
+    name, { number: bytes(highest.bytes) }, { number: bytes(limit) },
+    { number: `${(highest.bytes * 100 / Math.max(1, limit)).toFixed(0)} %` }, time(model.clock[highest.event]),
+  ]);
+  fill("budgets", ["budget", { number: "high mark" }, { number: "limit" }, { number: "of it" }, "at"], cells, (at) => {
+    state.budgets = [rows[at]];
+    showHolders(rows[at].highest.event, false);
+    refresh();
+  });
+  if (model.budget) {
+    const option = get("key").querySelector("[value=budget]");
+    option.hidden = false;
+    option.disabled = false;
+  }
+}
+
 function showPairs(rows) {
   page.shown.pairs = rows;
   lanes.choose(rows);
+  const hasLengths = model.lengths.ns.length > 0;
   const cells = rows.slice(0, 100).map((pair) => [
     model.streams[pair.waiting], model.streams[pair.awaited], { number: count(pair.count) }, pairTags(model, pair),
+    ...(hasLengths ? [pairLengths(pair)] : []),
   ]);
   if (rows.length === 0) {
     get("pairs").textContent = "This file has no waits.";
     return;
   }
-  fill("pairs", ["stream", "waits for", { number: "times" }, "because of"], cells, (at) => {
+  const titles = ["stream", "waits for", { number: "times" }, "because of", ...(hasLengths ? ["measured"] : [])];
+  fill("pairs", titles, cells, (at) => {
     const pair = rows[at];
-    lanes.pair = pair;
+    // A second click shows all pairs again.
+    lanes.pair = lanes.pair === pair ? null : pair;
     refresh();
     start("waits", waitsOf(model, pair, (waits) => {
       get("waits-title").textContent =
@@ -549,8 +603,9 @@ function connectMap() {
 
 function connectLanes() {
   const element = get("lanes");
+  const at = ({ offsetX, offsetY }) => lanes.barAt(offsetX, offsetY) ?? lanes.arrowAt(offsetX, offsetY);
   element.addEventListener("pointermove", (event) => {
-    const arrow = lanes.arrowAt(event.offsetX, event.offsetY);
+    const arrow = at(event);
     if (arrow !== lanes.marked) {
       lanes.marked = arrow;
       repaint("lanes");
@@ -559,9 +614,11 @@ function connectLanes() {
   });
   element.addEventListener("pointerleave", () => tip("", null));
   element.addEventListener("click", (event) => {
-    const arrow = lanes.arrowAt(event.offsetX, event.offsetY);
+    const arrow = at(event);
     get("wait").textContent = arrow ? lanes.describe(arrow) : "";
-    const block = arrow ? model.waits.block[arrow.wait] : NONE;
+    let block = NONE;
+    if (arrow?.length !== undefined) block = model.lengths.block[arrow.length];
+    else if (arrow?.wait !== undefined) block = model.waits.block[arrow.wait];
     if (block !== NONE) select(block, false);
   });
 }
@@ -598,6 +655,7 @@ async function run() {
   chart = new Chart(get("chart"), state, (at) => {
     showHolders(Math.max(0, eventAt(model, at + 1) - 1), false);
   }, setRange);
+  chart.has = { [RESERVED]: model.spans.bytes.length > 0, [STRANDED]: model.occupied !== null };
   lanes = new Lanes(get("lanes"), get("arrows"), model, state);
   drawing = renderer(get("rects"));
   painter("chart", () => {
@@ -608,6 +666,7 @@ async function run() {
   painter("heap", drawHeap);
   painter("lanes", () => lanes.draw());
   showFailed();
+  showBudgets();
   const tags = new Set(file.tags);
   options("tag", [...tags].map((tag) => [tag, model.names[tag] || "no tag"]));
   options("stream", model.streams.map((name, at) => [at, name]));
@@ -643,7 +702,11 @@ window.dmrReport = {
   get shown() { return page.shown; },
   get readyMs() { return page.readyMs; },
   get arrows() { return lanes.arrows.map((arrow) => ({ x: lanes.x(arrow.at), y: (lanes.y(arrow.from) + lanes.y(arrow.to)) / 2 })); },
+  get drawn() { return chart.drawn; },
+  ticks: (from, to, pixels) => timeTicks(from, to, pixels, state.format), sizeTicks,
+  get bars() { return lanes.bars.map((bar) => ({ ...bar, box: lanes.box(bar) })); },
   frames, resetFrames, setRange, setPlaces,
+  get series() { return { reserved: page.shown.curve?.columns[RESERVED], stranded: page.shown.curve?.columns[STRANDED] }; },
   holdersAt: (event) => showHolders(event, false),
   get renderer() { return drawing?.name; },
 };

@@ -27,6 +27,14 @@ export async function load() {
       read("wait_block", Uint32Array), read("wait_reason", Uint32Array),
       read("mark_text", Uint32Array),
     ]);
+  const [lengthBegin, lengthNs, lengthWaiting, lengthAwaited, lengthBlock, hostBegin, hostNs, hostThread, hostStream] =
+    await Promise.all([
+      read("length_begin"), read("length_ns"), read("length_waiting", Uint16Array), read("length_awaited", Uint16Array),
+      read("length_block", Uint32Array), read("host_begin"), read("host_ns"), read("host_thread", Uint32Array),
+      read("host_stream", Uint32Array),
+    ]);
+  // Not every file says what is returned to the driver as a whole.
+  const occupied = described.occupied ? await read("occupied") : null;
   const model = {
     file, names: file.names, streams: file.streams,
     time, kind, subject, events: time.length,
@@ -34,12 +42,32 @@ export async function load() {
     allocated: new Uint32Array(size.length).fill(NONE),
     freed: new Uint32Array(size.length).fill(NONE),
     ready: new Uint32Array(size.length).fill(NONE),
+    occupied,
     spans: { position: spanPosition, bytes: spanBytes, reserved: spanEvents },
     waits: { waiting, awaited, block: waitBlock, reason: waitReason, event: new Uint32Array(waiting.length) },
+    lengths: { begin: lengthBegin, ns: lengthNs, waiting: lengthWaiting, awaited: lengthAwaited, block: lengthBlock },
+    hosts: { begin: hostBegin, ns: hostNs, thread: hostThread, stream: hostStream },
     marks: { text: markText, event: new Uint32Array(markText.length) },
   };
   link(model);
+  model.budget = budgets(model);
   return model;
+}
+
+/** Returns for each block the budget that is named as its tag or label, NONE without one; null if no block has one. */
+function budgets(model) {
+  const names = new Set(model.file.budgetPeaks.map((peak) => peak.budget));
+  names.delete(0);
+  if (names.size === 0) return null;
+  const { tag, label } = model;
+  const found = new Uint32Array(model.blocks).fill(NONE);
+  let hasAny = false;
+  for (let block = 0; block < model.blocks; block += 1) {
+    if (names.has(tag[block])) found[block] = tag[block];
+    else if (names.has(label[block])) found[block] = label[block];
+    hasAny ||= found[block] !== NONE;
+  }
+  return hasAny ? found : null;
 }
 
 /** Finds the events of each block, wait and mark. */
@@ -71,16 +99,30 @@ export function eventAt(model, time) {
   return low;
 }
 
+/** Returns the place on the axis of a time by the clock. */
+export function placeOf(model, clock) {
+  if (model.time === model.clock) return clock;
+  let low = 0;
+  let high = model.events;
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if (model.clock[middle] < clock) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
 /** Returns the time of an event, or of the start for a block that was there before. */
 export function timeOf(model, event, otherwise) {
   return event === NONE ? otherwise : model.time[event];
 }
 
-/** What blocks are grouped by: their tag, stream, query or label. */
+/** What blocks are grouped by: their tag, stream, query, budget or label. */
 export const KEYS = {
   tag: { of: (model) => model.tag, name: (model, id) => model.names[id] || "no tag" },
   stream: { of: (model) => model.stream, name: (model, id) => model.streams[id] },
   query: { of: (model) => model.query, name: (model, id) => (id ? `query ${id}` : "no query") },
+  budget: { of: (model) => model.budget, name: (model, id) => (id === NONE ? "none of these" : model.names[id]) },
   label: { of: (model) => model.label, name: (model, id) => model.names[id] || "no label" },
 };
 

@@ -59,13 +59,25 @@ export class Rects {
   /** The block that a rectangle is; -1 for one that stands for many. */
   blocks = new Int32Array(MOST);
   view = null;
+  /** The number of the view that they were built for: the arrays are used again. */
+  built = 0;
+
+  begin(view) {
+    this.view = view;
+    this.count = 0;
+    this.built += 1;
+  }
 
   add(x0, y0, x1, y1, group, alpha, block) {
-    if (this.count >= MOST) return;
-    this.boxes.set([x0, y0, x1, y1], this.count * 4);
-    this.looks[this.count * 2] = group;
-    this.looks[this.count * 2 + 1] = alpha;
-    this.blocks[this.count] = block;
+    const at = this.count;
+    if (at >= MOST) return;
+    this.boxes[at * 4] = x0;
+    this.boxes[at * 4 + 1] = y0;
+    this.boxes[at * 4 + 2] = x1;
+    this.boxes[at * 4 + 3] = y1;
+    this.looks[at * 2] = group;
+    this.looks[at * 2 + 1] = alpha;
+    this.blocks[at] = block;
     this.count += 1;
   }
 }
@@ -142,12 +154,13 @@ class WithGl {
     gl.clearColor(0, 0, 0, 0);
     gl.clear(gl.COLOR_BUFFER_BIT);
     if (rects.count === 0) return;
-    if (this.uploaded !== rects) {
+    if (this.uploaded !== rects || this.built !== rects.built) {
       gl.bindBuffer(gl.ARRAY_BUFFER, this.boxes);
       gl.bufferData(gl.ARRAY_BUFFER, rects.boxes.subarray(0, rects.count * 4), gl.DYNAMIC_DRAW);
       gl.bindBuffer(gl.ARRAY_BUFFER, this.looks);
       gl.bufferData(gl.ARRAY_BUFFER, rects.looks.subarray(0, rects.count * 2), gl.DYNAMIC_DRAW);
       this.uploaded = rects;
+      this.built = rects.built;
     }
     const [x, y, left, top] = between(rects.view, view);
     const scale = canvas.width / view.width;

@@ -1,7 +1,8 @@
 // The streams as lanes, and their waits as arrows.
 import { bytes, count, counted, time } from "./format.js";
-import { eventAt, NONE } from "./model.js";
+import { eventAt, NONE, placeOf } from "./model.js";
 import { css } from "./palette.js";
+import { timeTicks } from "./ticks.js";
 
 const LANE = 46;
 const LEFT = 110;
@@ -13,6 +14,10 @@ const ARROWS = 800;
 const BIN = 10;
 /** The most lanes; the streams of the most waits have one. */
 const LANES = 24;
+/** The most lanes of threads of the host, those that have waited for the longest time. */
+const HOSTS = 8;
+/** The most bars of measured waits that are drawn, the longest ones. */
+const BARS = 800;
 
 /** Returns the first wait that is not before a time. */
 function waitAt(model, at) {
@@ -44,7 +49,16 @@ export function* pairs(model, found) {
     pair.tags.set(tag, (pair.tags.get(tag) ?? 0) + 1);
     if (wait % 8192 === 8191) yield;
   }
+  for (let at = 0; at < model.lengths.ns.length; at += 1) {
+    const key = model.lengths.waiting[at] * 65536 + model.lengths.awaited[at];
+    const pair = all.get(key)
+      ?? { waiting: model.lengths.waiting[at], awaited: model.lengths.awaited[at], count: 0, tags: new Map(), first: NONE };
+    all.set(key, pair);
+    (pair.lengths ??= []).push(model.lengths.ns[at]);
+    if (at % 8192 === 8191) yield;
+  }
   const rows = [...all.values()].sort((a, b) => b.count - a.count);
+  for (const pair of rows) if (pair.lengths) pair.lengths = Float64Array.from(pair.lengths).sort();
   for (const pair of rows) pair.tags = [...pair.tags.entries()].sort((a, b) => b[1] - a[1]);
   found(rows);
 }
@@ -76,6 +90,26 @@ export function waitText(model, wait) {
     + `${time(model.clock[event[wait]])}, ${because}${why ? ` (${why})` : ""}`;
 }
 
+/** Describes a wait with a length. */
+function lengthText(model, { length, host, ns }) {
+  if (host !== undefined) {
+    const { thread, stream, begin } = model.hosts;
+    const what = stream[host] === NONE ? "the device" : model.streams[stream[host]];
+    return `host thread ${thread[host]} waited for ${what} for ${time(ns)}, from ${time(begin[host])} on`;
+  }
+  const { waiting, awaited, begin, block } = model.lengths;
+  const because = block[length] === NONE ? "" : `, because of block ${model.names[model.tag[block[length]]] || "without a tag"}`;
+  return `${model.streams[waiting[length]]} was held up by ${model.streams[awaited[length]]} for ${time(ns)}${because}; `
+    + `the wait was queued at ${time(begin[length])}`;
+}
+
+/** Describes the measured lengths of a pair. */
+export function pairLengths(pair) {
+  if (!pair.lengths) return "";
+  const { lengths } = pair;
+  return `${count(lengths.length)}: median ${time(lengths[lengths.length >> 1])}, longest ${time(lengths.at(-1))}`;
+}
+
 /** The lanes of streams. */
 export class Lanes {
   constructor(element, canvas, model, state) {
@@ -84,6 +118,8 @@ export class Lanes {
     this.hidden = 0;
     this.pair = null;
     this.lanes = [];
+    this.bars = [];
+    this.hosts = new Map();
   }
 
   /** Chooses the streams that have a lane. */
@@ -97,6 +133,15 @@ export class Lanes {
     const most = [...streams.entries()].sort((a, b) => b[1] - a[1]).slice(0, LANES);
     this.lanes = most.map(([stream]) => stream).sort((a, b) => a - b);
     this.of = new Map(this.lanes.map((stream, at) => [stream, at]));
+    this.names = this.lanes.map((stream) => model.streams[stream]);
+    const threads = new Map();
+    model.hosts.thread.forEach((thread, at) => threads.set(thread, (threads.get(thread) ?? 0) + model.hosts.ns[at]));
+    const longest = [...threads.entries()].sort((a, b) => b[1] - a[1]).slice(0, HOSTS);
+    for (const thread of longest.map(([it]) => it).sort((a, b) => a - b)) {
+      this.hosts.set(thread, this.lanes.length);
+      this.lanes.push(NONE);
+      this.names.push(`host thread ${thread}`);
+    }
     this.element.style.height = `${Math.max(1, this.lanes.length) * LANE + 26}px`;
   }
 
@@ -116,6 +161,7 @@ export class Lanes {
     const first = waitAt(model, state.t0);
     const last = waitAt(model, state.t1 + 1);
     const bins = new Map();
+    const binsIn = (this.element.clientWidth - LEFT - 12) / BIN / (state.t1 - state.t0);
     for (let wait = first; wait < last; wait += 1) {
       if (wait % 512 === 511) yield;
       const from = this.of.get(awaited[wait]);
@@ -125,7 +171,7 @@ export class Lanes {
         && (this.pair.waiting !== waiting[wait] || this.pair.awaited !== awaited[wait]);
       if (isHidden) continue;
       const at = model.time[event[wait]];
-      const key = `${from} ${to} ${Math.floor(this.x(at) / BIN)}`;
+      const key = (Math.floor((at - state.t0) * binsIn) * LANES + from) * LANES + to;
       const bin = bins.get(key);
       if (bin) bin.count += 1;
       else bins.set(key, { from, to, at, wait, count: 1 });
@@ -137,7 +183,31 @@ export class Lanes {
       arrows = arrows.slice(0, ARROWS);
     }
     this.density = yield* this.#density();
+    this.bars = yield* this.#lengths();
     found(arrows);
+  }
+
+  /** Finds the waits with a length in the range that is shown, the longest ones. */
+  *#lengths() {
+    const { model, state, pair } = this;
+    const bars = [];
+    const add = (lane, begin, ns, what) => {
+      const t0 = placeOf(model, begin);
+      const t1 = placeOf(model, begin + ns);
+      if (lane !== undefined && t1 >= state.t0 && t0 <= state.t1) bars.push({ lane, t0, t1, ns, ...what });
+    };
+    const { begin, ns, waiting, awaited } = model.lengths;
+    for (let at = 0; at < ns.length; at += 1) {
+      if (at % 2048 === 2047) yield;
+      const isHidden = pair && (pair.waiting !== waiting[at] || pair.awaited !== awaited[at]);
+      if (!isHidden) add(this.of.get(waiting[at]), begin[at], ns[at], { length: at });
+    }
+    const { hosts } = model;
+    for (let at = 0; at < hosts.ns.length; at += 1) {
+      if (at % 2048 === 2047) yield;
+      if (!pair) add(this.hosts.get(hosts.thread[at]), hosts.begin[at], hosts.ns[at], { host: at });
+    }
+    return bars.length > BARS ? bars.sort((a, b) => b.ns - a.ns).slice(0, BARS) : bars;
   }
 
   /** Counts the events of each lane by pixel. */
@@ -179,7 +249,7 @@ export class Lanes {
     context.clearRect(0, 0, width, height);
     context.font = "13px system-ui, sans-serif";
     context.textBaseline = "middle";
-    this.lanes.forEach((stream, lane) => {
+    this.lanes.forEach((_, lane) => {
       const y = this.y(lane);
       context.strokeStyle = soft;
       context.lineWidth = 1;
@@ -189,7 +259,7 @@ export class Lanes {
       context.stroke();
       context.fillStyle = front;
       context.textAlign = "right";
-      context.fillText(model.streams[stream], LEFT - 10, y, LEFT - 16);
+      context.fillText(this.names[lane], LEFT - 10, y, LEFT - 16);
     });
     if (this.density) {
       const { sums, width: columns } = this.density;
@@ -207,6 +277,14 @@ export class Lanes {
       }
       context.fill();
     }
+    for (const bar of this.bars) {
+      const [left, top, wide, tall] = this.box(bar);
+      context.fillStyle = css(bar.host === undefined ? 1 : 4, bar === this.marked ? 1 : 0.6);
+      context.fillRect(left, top, wide, tall);
+      context.strokeStyle = front;
+      context.lineWidth = bar === this.marked ? 2 : 0.7;
+      context.strokeRect(left, top, wide, tall);
+    }
     const alpha = this.arrows.length > 300 ? 0.45 : 0.8;
     const thin = this.arrows.filter((arrow) => arrow.count < 10 && arrow !== this.marked);
     const thick = this.arrows.filter((arrow) => arrow.count >= 10 && arrow !== this.marked);
@@ -214,11 +292,10 @@ export class Lanes {
     this.#draw(context, thick, css(5, alpha), 2.4);
     if (this.arrows.includes(this.marked)) this.#draw(context, [this.marked], "#d1242f", 3);
     context.fillStyle = soft;
-    context.textAlign = "left";
-    const step = (state.t1 - state.t0) / 8;
-    for (let at = 0; at < 8; at += 1) {
-      const x = LEFT + at / 8 * (width - LEFT - 12);
-      context.fillText(state.format(state.t0 + at * step, step), x, height - 12);
+    context.textAlign = "center";
+    for (const { at, text } of timeTicks(state.t0, state.t1, width - LEFT - 12, state.format)) {
+      const right = width - 4 - context.measureText(text).width / 2;
+      context.fillText(text, Math.min(right, this.x(at)), height - 12);
     }
   }
 
@@ -252,6 +329,22 @@ export class Lanes {
     context.fill();
   }
 
+  /** Returns the place of a bar: below the line of its stream, and at least two pixels wide. */
+  box(bar) {
+    const left = Math.max(LEFT, this.x(bar.t0));
+    const right = Math.max(left + 2, Math.min(this.element.clientWidth - 12, this.x(bar.t1)));
+    return [left, this.y(bar.lane) + 8, right - left, 9];
+  }
+
+  /** Returns the bar at a place, if there is one: the shortest of several. */
+  barAt(x, y) {
+    const isThere = (bar) => {
+      const [left, top, wide, tall] = this.box(bar);
+      return x >= left - 2 && x <= left + wide + 2 && y >= top - 1 && y <= top + tall + 1;
+    };
+    return this.bars.filter(isThere).sort((a, b) => a.ns - b.ns)[0] ?? null;
+  }
+
   /** Returns the arrow at a place, if there is one. */
   arrowAt(x, y) {
     let best = null;
@@ -268,8 +361,9 @@ export class Lanes {
     return best;
   }
 
-  /** Describes an arrow. */
+  /** Describes an arrow or a bar. */
   describe(arrow) {
+    if (arrow.ns !== undefined) return lengthText(this.model, arrow);
     const more = arrow.count > 1 ? `\nand ${counted(arrow.count - 1, "more wait")} of this pair here` : "";
     return waitText(this.model, arrow.wait) + more;
   }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use crate::error::ReportError;
-use crate::model::{EventKind, Mark, Model, NONE, Refusal, Source, Span, Stream, Wait};
+use crate::model::{BudgetPeak, EventKind, Mark, Model, NONE, Refusal, Source, Span, Stream, Wait};
 
 /// The number of allocations after which addresses are no longer checked for being ids.
 const CHECKED: usize = 50_000;
@@ -173,12 +173,19 @@ impl Builder {
         self.allocate(time, grown).map(|_| ())
     }
 
-    /// Adds a span that was reserved from the driver.
+    /// Adds a span that was reserved from the driver. Spans that share a byte with it end here:
+    /// their release is missing.
     ///
     /// # Errors
     ///
     /// The table is full.
     pub fn reserve(&mut self, time: u64, range: Reserved) -> Result<(), ReportError> {
+        if range.bytes == 0 {
+            return Ok(());
+        }
+        for index in self.overlapping(range) {
+            self.end_span(time, index)?;
+        }
         let event = self.push(time, EventKind::Reserve, self.model.spans.len() as u32)?;
         self.add_span(range, event);
         Ok(())
@@ -232,9 +239,7 @@ impl Builder {
         let end = range.address.saturating_add(range.bytes);
         for index in self.overlapping(range) {
             let span = self.model.spans[index as usize];
-            self.spans.remove(&span.address);
-            let event = self.push(time, EventKind::Release, index)?;
-            self.model.spans[index as usize].released = event;
+            self.end_span(time, index)?;
             let stream = self.model.streams.get(span.stream as usize).map(|stream| stream.id);
             let span_end = span.address.saturating_add(span.bytes);
             for part in [[span.address, range.address], [end, span_end]] {
@@ -243,6 +248,26 @@ impl Builder {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Ends all blocks and spans: the process that had them has ended.
+    ///
+    /// # Errors
+    ///
+    /// The table is full.
+    pub fn end_process(&mut self, time: u64) -> Result<(), ReportError> {
+        let mut blocks: Vec<_> = self.live.drain().map(|(_, block)| block).collect();
+        blocks.sort_unstable();
+        blocks.into_iter().try_for_each(|block| self.end(time, block))?;
+        let spans: Vec<_> = self.spans.values().copied().collect();
+        spans.into_iter().try_for_each(|span| self.end_span(time, span))
+    }
+
+    fn end_span(&mut self, time: u64, index: u32) -> Result<(), ReportError> {
+        self.spans.remove(&self.model.spans[index as usize].address);
+        let event = self.push(time, EventKind::Release, index)?;
+        self.model.spans[index as usize].released = event;
         Ok(())
     }
 
@@ -291,6 +316,25 @@ impl Builder {
         self.push(time, EventKind::Mark, self.model.marks.len() as u32)?;
         let text = self.model.names.intern(text);
         self.model.marks.push(Mark { text, stream });
+        Ok(())
+    }
+
+    /// Adds a new high mark of a budget.
+    ///
+    /// # Errors
+    ///
+    /// The table is full.
+    pub fn budget_peak(
+        &mut self,
+        time: u64,
+        name: &str,
+        bytes: u64,
+        limit: u64,
+    ) -> Result<(), ReportError> {
+        let event = self.model.events.len() as u32;
+        self.mark(time, &format!("budget {name}: {bytes} of {limit} bytes"), NONE)?;
+        let budget = self.model.names.intern(name);
+        self.model.budget_peaks.push(BudgetPeak { event, budget, bytes, limit });
         Ok(())
     }
 

@@ -23,12 +23,20 @@ pub struct Model {
     pub events: Events,
     /// Ranges that were reserved from the driver, each with its bytes.
     pub spans: Vec<Span>,
+    /// The parts of them that go back to the driver as a whole.
+    pub units: Units,
     /// The waits of streams for each other.
     pub waits: Vec<Wait>,
+    /// The waits whose length was measured on the device, in the order in which that was recorded.
+    pub wait_lengths: Vec<WaitLength>,
+    /// The waits of threads for the device, in the order of their ends.
+    pub host_waits: Vec<HostWait>,
     /// Allocations that failed.
     pub refusals: Vec<Refusal>,
     /// Other events: labels, launches, moved pages.
     pub marks: Vec<Mark>,
+    /// New high marks of budgets, in the order of their events.
+    pub budget_peaks: Vec<BudgetPeak>,
     /// Findings of the simulated driver.
     pub findings: Vec<Finding>,
     /// Flaws of the file: what was counted and left out.
@@ -210,6 +218,37 @@ pub struct Span {
     pub released: u32,
 }
 
+/// The parts of reserved memory that go back to the driver as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Units {
+    /// The file does not say.
+    #[default]
+    Unknown,
+    /// Pages of one size.
+    Pages {
+        /// The bytes of a page.
+        size: u64,
+        /// The bytes that the sizes of blocks are multiples of.
+        grain: u64,
+    },
+    /// Segments: each span is one.
+    Spans {
+        /// The bytes that the sizes of blocks are multiples of.
+        grain: u64,
+    },
+}
+
+impl Units {
+    /// Returns the bytes that the sizes of blocks are multiples of, at least 1.
+    #[must_use]
+    pub fn grain(self) -> u64 {
+        match self {
+            Self::Unknown => 1,
+            Self::Pages { grain, .. } | Self::Spans { grain } => grain.max(1),
+        }
+    }
+}
+
 /// A wait of a stream for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
@@ -221,6 +260,34 @@ pub struct Wait {
     pub block: u32,
     /// The reason, a name: the launch or the call that made it wait.
     pub reason: u32,
+}
+
+/// The measured length of a wait of a stream for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitLength {
+    /// The stream that was held up.
+    pub waiting: u32,
+    /// The stream that it waited for.
+    pub awaited: u32,
+    /// The block because of which it waited; [`NONE`] if the file does not name it.
+    pub block: u32,
+    /// The time at which the wait was queued, in nanoseconds as the file counts them.
+    pub begin: u64,
+    /// The nanoseconds for which it held up the stream.
+    pub length: u64,
+}
+
+/// A wait of a thread for the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostWait {
+    /// The thread, a number of the file.
+    pub thread: u32,
+    /// The stream that it waited for; [`NONE`] for the whole device.
+    pub stream: u32,
+    /// The time at which it began, in nanoseconds as the file counts them.
+    pub begin: u64,
+    /// The nanoseconds for which the thread waited.
+    pub length: u64,
 }
 
 /// An allocation that failed.
@@ -247,6 +314,19 @@ pub struct Mark {
     pub text: u32,
     /// The stream, or [`NONE`].
     pub stream: u32,
+}
+
+/// A new high mark of a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetPeak {
+    /// The event.
+    pub event: u32,
+    /// The budget, a name.
+    pub budget: u32,
+    /// The bytes that were charged to it.
+    pub bytes: u64,
+    /// The bytes that it allows.
+    pub limit: u64,
 }
 
 /// Counts of what a file has and a model has not.

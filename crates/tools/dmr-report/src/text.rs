@@ -4,9 +4,11 @@ use std::fmt::Write;
 
 use dmr_core::size::human_bytes;
 
+use crate::analysis::budgets::HighMarks;
 use crate::analysis::holes::{explanations, holes};
-use crate::analysis::peak::{by_tag, holders, peak};
-use crate::analysis::waits::pairs;
+use crate::analysis::peak::{Peak, Share, by_tag, holders, peak, shares, sum};
+use crate::analysis::stranded::Stranded;
+use crate::analysis::waits::{host_pairs, pairs};
 use crate::model::{Model, NONE};
 
 /// The number of tags and of pairs of streams that are listed.
@@ -43,20 +45,69 @@ pub fn report(model: &Model) -> String {
 #[must_use]
 pub fn peak_by_tag(model: &Model) -> String {
     let peak = peak(model);
-    let shares = by_tag(model, peak.event);
     let mut text = String::new();
+    let name = |tag: u64| tag_name(model, tag as u32).to_owned();
+    share_lines(&mut text, "tags", &by_tag(model, peak.event), peak.bytes, name);
+    text
+}
+
+/// Writes the largest shares of a peak, and a line for the others.
+fn share_lines(
+    text: &mut String,
+    noun: &str,
+    shares: &[Share],
+    peak: u64,
+    name: impl Fn(u64) -> String,
+) {
     for share in shares.iter().take(LISTED) {
-        let tag = tag_name(model, share.of as u32);
-        let percent = (share.bytes as f64 * 100.0 / peak.bytes.max(1) as f64).round();
+        let percent = (share.bytes as f64 * 100.0 / peak.max(1) as f64).round();
         let bytes = human_bytes(share.bytes);
         let blocks = counted(share.blocks, "block");
-        let _ = writeln!(text, "         {bytes:>10}  {percent:>3} %  {tag}  ({blocks})");
+        let name = name(share.of);
+        let _ = writeln!(text, "         {bytes:>10}  {percent:>3} %  {name}  ({blocks})");
     }
     if let Some(more) = shares.len().checked_sub(LISTED).filter(|more| *more > 0) {
-        let bytes = shares[LISTED..].iter().map(|share| share.bytes).sum();
-        let _ = writeln!(text, "         {:>10}         {more} more tags", human_bytes(bytes));
+        let bytes = sum(shares[LISTED..].iter().map(|share| share.bytes));
+        let _ = writeln!(text, "         {:>10}         {more} more {noun}", human_bytes(bytes));
     }
-    text
+}
+
+/// Writes the peak by query and by budget, where the file has them.
+fn other_shares(model: &Model, peak: &Peak, text: &mut String) {
+    let queries = shares(model, peak.event, |model, block| model.blocks.query[block]);
+    if queries.iter().any(|share| share.of != 0) {
+        text.push_str("by query\n");
+        let name = |query: u64| match query {
+            0 => "no query".to_owned(),
+            query => format!("query {query}"),
+        };
+        share_lines(text, "queries", &queries, peak.bytes, name);
+    }
+    let high = HighMarks::of(model);
+    let budget = |model: &Model, block: usize| high.budget_of(model, block).into();
+    let budgets = shares(model, peak.event, budget);
+    if budgets.iter().any(|share| share.of != u64::from(NONE)) {
+        text.push_str("by budget of the same name as the tag or the label\n");
+        let name = |budget: u64| match budget as u32 {
+            NONE => "none".to_owned(),
+            budget => model.names.get(budget).to_owned(),
+        };
+        share_lines(text, "budgets", &budgets, peak.bytes, name);
+    }
+    for (at, mark) in high.marks.iter().take(LISTED).enumerate() {
+        let title = if at == 0 { "budgets" } else { "" };
+        let name = match model.names.get(mark.budget) {
+            "" => "without a name",
+            name => name,
+        };
+        let _ = writeln!(
+            text,
+            "{title:<8} {:>10}  of {}, the high mark of {name}, at {}",
+            human_bytes(mark.bytes),
+            human_bytes(mark.limit),
+            seconds(model.events.since_start(mark.event))
+        );
+    }
 }
 
 fn head(model: &Model, text: &mut String) {
@@ -90,8 +141,13 @@ fn at_peak(model: &Model, text: &mut String) {
     if peak.reserved > 0 {
         let _ = write!(text, "; {} reserved", human_bytes(peak.reserved));
     }
+    if let Some(stranded) = Stranded::of(model) {
+        let bytes = human_bytes(stranded.at(model, peak.event));
+        let _ = write!(text, ", {bytes} stranded");
+    }
     text.push('\n');
     text.push_str(&peak_by_tag(model));
+    other_shares(model, &peak, text);
     for (at, block) in holders(model, peak.event, HOLDERS).into_iter().enumerate() {
         let title = if at == 0 { "holders" } else { "" };
         let _ = writeln!(text, "{title:<8} {}", block_line(model, block));
@@ -152,13 +208,38 @@ fn waits(model: &Model, text: &mut String) {
                 tag => format!("{} because of {}", grouped(of.count), tag_name(model, tag)),
             })
             .collect();
-        let _ = writeln!(
+        let _ = write!(
             text,
             "{title:<8} {} waits for {}: {} ({})",
             model.streams[pair.waiting as usize],
             model.streams[pair.awaited as usize],
             counted(pair.count, "time"),
             because.join(", ")
+        );
+        if pair.lengths.count > 0 {
+            let _ = write!(
+                text,
+                "; {} measured: median {}, longest {}",
+                grouped(pair.lengths.count),
+                seconds(pair.lengths.median),
+                seconds(pair.lengths.longest)
+            );
+        }
+        text.push('\n');
+    }
+    for (at, pair) in host_pairs(model).into_iter().take(LISTED).enumerate() {
+        let title = if at == 0 { "host" } else { "" };
+        let stream = match pair.stream {
+            NONE => "the device".to_owned(),
+            stream => model.streams[stream as usize].to_string(),
+        };
+        let _ = writeln!(
+            text,
+            "{title:<8} thread {} waits for {stream}: {}, {} in all, longest {}",
+            pair.thread,
+            counted(pair.lengths.count, "time"),
+            seconds(pair.lengths.total),
+            seconds(pair.lengths.longest)
         );
     }
 }

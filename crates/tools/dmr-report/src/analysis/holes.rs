@@ -1,7 +1,7 @@
 //! The holes between blocks: fragmentation, and why they could not serve a request that failed.
 
 use crate::analysis::layout::segments;
-use crate::analysis::peak::{in_use, totals_at};
+use crate::analysis::peak::{in_use, sum, totals_at};
 use crate::model::{EventKind, Model, NONE, Refusal};
 
 /// Free memory between blocks, within what is reserved.
@@ -80,7 +80,7 @@ pub fn holes(model: &Model, event: u32, kept: usize) -> Holes {
         }
     }
     holes.count = found.len() as u64;
-    holes.bytes = found.iter().map(|hole| hole.bytes).sum();
+    holes.bytes = sum(found.iter().map(|hole| hole.bytes));
     found.sort_by_key(|hole| (std::cmp::Reverse(hole.bytes), hole.address));
     found.truncate(kept);
     holes.largest = found;

@@ -128,7 +128,10 @@ fn compact(ranges: &mut Vec<[u64; 2]>) {
 fn best_fit(model: &Model) -> Layout {
     let mut layout = Layout { positions: vec![0; model.blocks.len()], ..Layout::default() };
     let mut gaps = Gaps::default();
-    let size = |block: usize| model.blocks.bytes[block].max(1).next_multiple_of(ALIGNMENT);
+    let size = |block: usize| {
+        let bytes = model.blocks.bytes[block].max(1);
+        bytes.checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX)
+    };
     let before = (0..model.blocks.len()).filter(|block| model.blocks.allocated[*block] == NONE);
     for block in before {
         layout.positions[block] = gaps.allocate(size(block));
@@ -163,22 +166,23 @@ impl Gaps {
         };
         self.remove(place, size);
         if size > bytes {
-            self.insert(place + bytes, size - bytes);
+            self.insert(place.saturating_add(bytes), size - bytes);
         }
         place
     }
 
     fn free(&mut self, mut place: u64, mut bytes: u64) {
         if let Some((&before, &size)) = self.by_place.range(..place).next_back()
-            && before + size == place
+            && before.saturating_add(size) == place
         {
             self.remove(before, size);
             place = before;
-            bytes += size;
+            bytes = bytes.saturating_add(size);
         }
-        if let Some(&size) = self.by_place.get(&(place + bytes)) {
-            self.remove(place + bytes, size);
-            bytes += size;
+        let after = place.saturating_add(bytes);
+        if let Some(&size) = self.by_place.get(&after) {
+            self.remove(after, size);
+            bytes = bytes.saturating_add(size);
         }
         self.insert(place, bytes);
     }

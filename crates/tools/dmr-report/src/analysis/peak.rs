@@ -45,9 +45,9 @@ impl Totals {
     pub fn before(model: &Model) -> Self {
         let blocks = &model.blocks;
         let is_before = |block: &usize| blocks.allocated[*block] == NONE;
-        let live = (0..blocks.len()).filter(is_before).map(|block| blocks.bytes[block]).sum();
+        let live = (0..blocks.len()).filter(is_before).map(|block| blocks.bytes[block]);
         let spans = model.spans.iter().filter(|span| span.reserved == NONE);
-        Self { live, retired: 0, reserved: spans.map(|span| span.bytes).sum() }
+        Self { live: sum(live), retired: 0, reserved: sum(spans.map(|span| span.bytes)) }
     }
 
     /// Returns the bytes in use.
@@ -74,6 +74,11 @@ impl Totals {
             EventKind::Wait | EventKind::Refuse | EventKind::Mark => {}
         }
     }
+}
+
+/// Adds sizes; what a damaged file has may be more than fits.
+pub(crate) fn sum(sizes: impl Iterator<Item = u64>) -> u64 {
+    sizes.fold(0, u64::saturating_add)
 }
 
 /// Finds the peak: the first of equal ones.

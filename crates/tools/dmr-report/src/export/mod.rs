@@ -3,3 +3,4 @@
 pub mod perfetto;
 mod pickle;
 pub mod pytorch;
+mod segments;

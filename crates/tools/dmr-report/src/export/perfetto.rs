@@ -33,7 +33,8 @@ pub fn write(model: &Model, mut out: impl Write) -> io::Result<()> {
     descriptors(model, &mut out)?;
     let mut sums: FxHashMap<u32, u64> = FxHashMap::default();
     for block in (0..model.blocks.len()).filter(|block| model.blocks.allocated[*block] == NONE) {
-        *sums.entry(model.blocks.tag[block]).or_default() += model.blocks.bytes[block];
+        let sum: &mut u64 = sums.entry(model.blocks.tag[block]).or_default();
+        *sum = sum.saturating_add(model.blocks.bytes[block]);
     }
     let mut totals = Totals::before(model);
     for event in 0..model.events.len() {

@@ -6,12 +6,14 @@ use super::columns::Description;
 use crate::analysis::holes::{Explanation, HoleReason, explanations};
 use crate::analysis::layout::{Layout, position};
 use crate::findings::Finding;
-use crate::model::Model;
+use crate::model::{BudgetPeak, Model};
 use crate::text::flaw_lines;
 
 /// The number of failed requests that are explained, and of their holes that are listed.
 const EXPLAINED: usize = 20;
 const HOLES: usize = 40;
+/// The number of high marks of budgets that a page has: the last ones.
+const MARKS: usize = 4096;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -24,8 +26,13 @@ pub(super) struct Meta<'a> {
     tags: Vec<u32>,
     segments: Vec<Segment>,
     map_bytes: u64,
+    /// The bytes that the sizes of blocks are multiples of.
+    grain: u64,
+    /// The bytes of pages or segments with a block, before the first event.
+    occupied_before: Option<u64>,
     refusal_count: usize,
     refusals: Vec<Refused>,
+    budget_peaks: Vec<Mark>,
     findings: &'a [Finding],
     flaws: Vec<String>,
     columns: Vec<&'a Description>,
@@ -57,6 +64,15 @@ struct Refused {
     holes: Vec<Hole>,
 }
 
+/// A new high mark of a budget.
+#[derive(Serialize)]
+struct Mark {
+    event: u32,
+    budget: u32,
+    bytes: u64,
+    limit: u64,
+}
+
 #[derive(Serialize)]
 struct Hole {
     position: u64,
@@ -67,7 +83,12 @@ struct Hole {
 }
 
 impl<'a> Meta<'a> {
-    pub(super) fn new(model: &'a Model, layout: &Layout, columns: Vec<&'a Description>) -> Self {
+    pub(super) fn new(
+        model: &'a Model,
+        layout: &Layout,
+        columns: Vec<&'a Description>,
+        occupied_before: Option<u64>,
+    ) -> Self {
         let mut tags = model.blocks.tag.clone();
         tags.sort_unstable();
         tags.dedup();
@@ -75,6 +96,11 @@ impl<'a> Meta<'a> {
             address: format!("{:#x}", segment.address),
             position: segment.position,
             bytes: segment.bytes,
+        });
+        let marks = &model.budget_peaks[model.budget_peaks.len().saturating_sub(MARKS)..];
+        let budget_peaks = marks.iter().map(|mark| {
+            let BudgetPeak { event, budget, bytes, limit } = *mark;
+            Mark { event, budget, bytes, limit }
         });
         let explained = explanations(model, EXPLAINED, HOLES);
         Self {
@@ -85,8 +111,11 @@ impl<'a> Meta<'a> {
             tags,
             segments: segments.collect(),
             map_bytes: layout.bytes,
+            grain: model.units.grain(),
+            occupied_before,
             refusal_count: model.refusals.len(),
             refusals: explained.iter().map(|it| Refused::new(model, layout, it)).collect(),
+            budget_peaks: budget_peaks.collect(),
             findings: &model.findings,
             flaws: flaw_lines(model),
             columns,

@@ -6,6 +6,7 @@ mod meta;
 use std::io::{self, Write};
 
 use crate::analysis::layout::{Layout, layout, position};
+use crate::analysis::stranded::Stranded;
 use crate::model::Model;
 use columns::{Packed, pack, pack_rising};
 
@@ -30,9 +31,9 @@ macro_rules! modules {
 }
 
 /// The modules, each after those that it imports.
-const MODULES: [Module; 12] = modules![
-    "format", "palette", "jobs", "data", "model", "curves", "rects", "heap", "chart", "streams",
-    "findings", "main"
+const MODULES: [Module; 13] = modules![
+    "format", "ticks", "palette", "jobs", "data", "model", "curves", "rects", "heap", "chart",
+    "streams", "findings", "main"
 ];
 
 /// Writes the page of a model.
@@ -42,7 +43,9 @@ const MODULES: [Module; 12] = modules![
 /// Those of `out`.
 pub fn write(model: &Model, mut out: impl Write) -> io::Result<()> {
     let layout = layout(model);
-    let packed = pack_all(model, &layout)?;
+    let stranded = Stranded::of(model);
+    let packed = pack_all(model, &layout, stranded.as_ref())?;
+    let occupied_before = stranded.map(|stranded| stranded.occupied_before);
     let mut rest = HTML;
     while let Some((before, after)) = rest.split_once("{{") {
         out.write_all(before.as_bytes())?;
@@ -53,7 +56,7 @@ pub fn write(model: &Model, mut out: impl Write) -> io::Result<()> {
             "chart-style" => out.write_all(CHART_STYLE.as_bytes())?,
             "chart-script" => out.write_all(CHART.as_bytes())?,
             "script" => out.write_all(script().as_bytes())?,
-            _ => write_data(model, &layout, &packed, &mut out)?,
+            _ => write_data(model, &layout, &packed, occupied_before, &mut out)?,
         }
         rest = after;
     }
@@ -112,10 +115,11 @@ fn write_data(
     model: &Model,
     layout: &Layout,
     packed: &[Packed],
+    occupied_before: Option<u64>,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let descriptions = packed.iter().map(|column| &column.description).collect();
-    let meta = meta::Meta::new(model, layout, descriptions);
+    let meta = meta::Meta::new(model, layout, descriptions, occupied_before);
     let json = serde_json::to_string(&meta).map_err(io::Error::other)?;
     // A `<` could end the element: JSON has another way to write it.
     let json = json.replace('<', "\\u003c");
@@ -130,12 +134,18 @@ fn write_data(
 }
 
 /// Packs all columns, on two threads.
-fn pack_all(model: &Model, layout: &Layout) -> io::Result<Vec<Packed>> {
+fn pack_all(
+    model: &Model,
+    layout: &Layout,
+    stranded: Option<&Stranded>,
+) -> io::Result<Vec<Packed>> {
     let events = || -> io::Result<Vec<Packed>> {
         let events = &model.events;
         let first = events.time.first().copied().unwrap_or_default();
         let spans = &model.spans;
         let waits = &model.waits;
+        let lengths = &model.wait_lengths;
+        let hosts = &model.host_waits;
         let place = |address| match layout.segments.is_empty() {
             true => 0,
             false => position(&layout.segments, address),
@@ -152,12 +162,21 @@ fn pack_all(model: &Model, layout: &Layout) -> io::Result<Vec<Packed>> {
             pack("wait_awaited", waits.iter().map(|wait| wait.awaited.into()))?,
             pack("wait_block", waits.iter().map(|wait| wait.block.into()))?,
             pack("wait_reason", waits.iter().map(|wait| wait.reason.into()))?,
+            pack("length_begin", lengths.iter().map(|it| it.begin.saturating_sub(first)))?,
+            pack("length_ns", lengths.iter().map(|it| it.length))?,
+            pack("length_waiting", lengths.iter().map(|it| it.waiting.into()))?,
+            pack("length_awaited", lengths.iter().map(|it| it.awaited.into()))?,
+            pack("length_block", lengths.iter().map(|it| it.block.into()))?,
+            pack("host_begin", hosts.iter().map(|it| it.begin.saturating_sub(first)))?,
+            pack("host_ns", hosts.iter().map(|it| it.length))?,
+            pack("host_thread", hosts.iter().map(|it| it.thread.into()))?,
+            pack("host_stream", hosts.iter().map(|it| it.stream.into()))?,
             pack("mark_text", model.marks.iter().map(|mark| mark.text.into()))?,
         ])
     };
     let blocks = || -> io::Result<Vec<Packed>> {
         let blocks = &model.blocks;
-        Ok(vec![
+        let mut packed = vec![
             pack("position", layout.positions.iter().copied())?,
             pack("bytes", blocks.bytes.iter().copied())?,
             pack("tag", blocks.tag.iter().map(|id| u64::from(*id)))?,
@@ -165,7 +184,11 @@ fn pack_all(model: &Model, layout: &Layout) -> io::Result<Vec<Packed>> {
             pack("query", blocks.query.iter().copied())?,
             pack("label", blocks.label.iter().map(|id| u64::from(*id)))?,
             pack("site", blocks.site.iter().map(|id| u64::from(*id)))?,
-        ])
+        ];
+        if let Some(stranded) = stranded {
+            packed.push(pack("occupied", stranded.occupied.iter().copied())?);
+        }
+        Ok(packed)
     };
     std::thread::scope(|scope| {
         let of_events = scope.spawn(events);

@@ -3,6 +3,10 @@
 //! Memory is at most a constant times the size of the file: no opcode makes more than it is long,
 //! and a value that is named twice is kept once.
 
+/// The items of a dictionary that a key is looked for in: a snapshot's dictionaries have fewer than
+/// 30, and one of a million would be searched for each event that names it.
+const MAX_KEYS: usize = 256;
+
 /// The position of an opcode, and the problem with it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PickleProblem {
@@ -87,7 +91,7 @@ impl<'b> Pickle<'b> {
         let Value::Dict(dict) = value else { return None };
         let items = self.dicts[dict as usize].iter();
         // The last one counts, as in Python.
-        items.rev().find(|item| self.is_text(item.key, key)).map(|item| item.value)
+        items.rev().take(MAX_KEYS).find(|item| self.is_text(item.key, key)).map(|item| item.value)
     }
 
     /// Returns a whole number of a dictionary; 0 if it is missing or negative.

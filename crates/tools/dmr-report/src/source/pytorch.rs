@@ -1,11 +1,15 @@
 //! A snapshot of PyTorch's allocator: the pickle of `torch.cuda.memory._snapshot()`.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::pickle::{Pickle, PickleProblem, Value};
 use crate::builder::{Allocation, Builder, Reserved};
 use crate::error::ReportError;
-use crate::model::{Model, NONE, Refusal, Source};
+use crate::export::pytorch::{LABEL, TAG};
+use crate::model::{Model, NONE, Refusal, Source, Units};
+
+/// The bytes that PyTorch's allocator cuts its segments in.
+const GRAIN: u64 = 512;
 
 /// The folders whose frames say nothing about the program.
 const LIBRARIES: [&str; 3] = ["/torch/", "site-packages", "<frozen"];
@@ -18,6 +22,11 @@ const OF_ALLOCATOR: [&str; 5] = [
     "c10::cuda::CUDACachingAllocator::",
     "at::detail::empty_",
 ];
+
+/// The bytes of all call stacks as they are shown: at least these, and these for each byte of the
+/// file. A file names a frame by two bytes, and could have any number of stacks of long names.
+const ROOM: usize = 4 << 20;
+const ROOM_BY_BYTE: usize = 8;
 
 /// Reads a snapshot.
 pub(super) fn read(bytes: &[u8], source: Source) -> Result<Model, ReportError> {
@@ -50,23 +59,35 @@ pub(super) fn read(bytes: &[u8], source: Source) -> Result<Model, ReportError> {
             ..source
         }),
         sites: FxHashMap::default(),
+        room: ROOM + ROOM_BY_BYTE * bytes.len(),
+        stacks_left_out: 0,
+        blocks: FxHashSet::default(),
     };
     let entries = traces.get(device).map_or(&[][..], |trace| pickle.list(*trace));
     reading.entries(entries)?;
     reading.segments(pickle.list(segments), device)?;
+    if !reading.builder.model().spans.is_empty() {
+        reading.builder.model().units = Units::Spans { grain: GRAIN };
+    }
     let others = (0..traces.len()).filter(|at| *at != device);
     let left_out: usize = others.map(|at| pickle.list(traces[at]).len()).sum();
+    let mut flaws = Vec::new();
     if left_out > 0 {
-        let flaws = &mut reading.builder.model().flaws;
-        flaws.broken_off = format!("{left_out} events of other devices are left out");
+        flaws.push(format!("{left_out} events of other devices are left out"));
     }
+    if reading.stacks_left_out > 0 {
+        flaws.push(format!("{} long call stacks are left out", reading.stacks_left_out));
+    }
+    reading.builder.model().flaws.broken_off = flaws.join("; ");
     Ok(reading.builder.finish())
 }
 
-/// The tag and the call stack of a block.
+/// The tag, the label and the call stack of a block.
 #[derive(Clone, Debug, Default)]
 struct Site {
     tag: String,
+    /// The label, which only our own exports have.
+    label: String,
     stack: String,
 }
 
@@ -75,6 +96,12 @@ struct Reading<'p, 'b> {
     builder: Builder,
     /// Frames that were formatted already, by the row of their list.
     sites: FxHashMap<u32, Site>,
+    /// The bytes that call stacks may still have.
+    room: usize,
+    /// The call stacks for which there was no room.
+    stacks_left_out: usize,
+    /// The rows of the lists of blocks that were read.
+    blocks: FxHashSet<u32>,
 }
 
 impl Reading<'_, '_> {
@@ -167,6 +194,12 @@ impl Reading<'_, '_> {
             self.builder.held(Reserved { address: start, bytes, stream: Some(stream) })?;
             let mut next = start;
             let blocks = self.pickle.get(*segment, "blocks").unwrap_or(Value::None);
+            // Each segment has a list of its own.
+            if let Value::List(list) = blocks
+                && !self.blocks.insert(list)
+            {
+                continue;
+            }
             for block in self.pickle.list(blocks) {
                 let block = *block;
                 let size = self.pickle.number(block, "size");
@@ -198,9 +231,12 @@ impl Reading<'_, '_> {
         let frames = self.pickle.get(of, "frames");
         let mut site = match frames {
             Some(Value::List(list)) => {
-                let pickle = self.pickle;
-                let site = self.sites.entry(list);
-                site.or_insert_with(|| frames_of(pickle, Value::List(list))).clone()
+                if !self.sites.contains_key(&list) {
+                    let site = frames_of(self.pickle, Value::List(list), &mut self.room);
+                    self.stacks_left_out += usize::from(site.is_none());
+                    self.sites.insert(list, site.unwrap_or_default());
+                }
+                self.sites[&list].clone()
             }
             _ => Site::default(),
         };
@@ -214,7 +250,7 @@ impl Reading<'_, '_> {
     }
 }
 
-static NO_SITE: Site = Site { tag: String::new(), stack: String::new() };
+static NO_SITE: Site = Site { tag: String::new(), label: String::new(), stack: String::new() };
 
 fn allocation(address: u64, bytes: u64, stream: u64, site: &Site) -> Allocation<'_> {
     Allocation {
@@ -223,15 +259,18 @@ fn allocation(address: u64, bytes: u64, stream: u64, site: &Site) -> Allocation<
         bytes,
         stream,
         tag: &site.tag,
+        label: &site.label,
         site: &site.stack,
         ..Allocation::default()
     }
 }
 
 /// Returns the call stack of an entry, without what has allocated and recorded it. The tag is the
-/// innermost line of the program; without one, as in a backward pass, the innermost operator; and
-/// otherwise the innermost frame.
-fn frames_of(pickle: &Pickle<'_>, frames: Value) -> Site {
+/// one that an export of ours has, or the innermost line of the program; without one, as in a
+/// backward pass, the innermost operator; and otherwise the innermost frame.
+///
+/// Returns `None` if it is longer than `room`, from which it is taken.
+fn frames_of(pickle: &Pickle<'_>, frames: Value, room: &mut usize) -> Option<Site> {
     let mut site = Site::default();
     let mut best = None;
     for frame in pickle.list(frames) {
@@ -243,6 +282,19 @@ fn frames_of(pickle: &Pickle<'_>, frames: Value) -> Site {
         // A frame of C++ whose file is not known has this name.
         let path = text("filename").filter(|path| *path != "??").unwrap_or_default();
         let line = pickle.number(*frame, "line");
+        *room = room.checked_sub(path.len() + name.len())?;
+        match (path, line) {
+            (TAG, 0) => {
+                name.clone_into(&mut site.tag);
+                best = Some(Rank::Tag);
+                continue;
+            }
+            (LABEL, 0) => {
+                name.clone_into(&mut site.label);
+                continue;
+            }
+            _ => {}
+        }
         let short = path.rsplit(['/', '\\']).next().unwrap_or(path);
         let is_own = path.ends_with(".py") && !LIBRARIES.iter().any(|part| path.contains(part));
         let operator = name.strip_prefix("at::_ops::").and_then(|name| name.split("::").next());
@@ -262,10 +314,14 @@ fn frames_of(pickle: &Pickle<'_>, frames: Value) -> Site {
         if !site.stack.is_empty() {
             site.stack.push('\n');
         }
-        let place = if path.is_empty() { name.to_owned() } else { format!("{path}:{line} {name}") };
+        let place = match (path, name) {
+            ("", name) => name.to_owned(),
+            (path, "") => format!("{path}:{line}"),
+            (path, name) => format!("{path}:{line} {name}"),
+        };
         site.stack.push_str(&place);
     }
-    site
+    Some(site)
 }
 
 /// The frames that can name an allocation, the best last.
@@ -274,4 +330,5 @@ enum Rank {
     Other,
     Operator,
     Program,
+    Tag,
 }

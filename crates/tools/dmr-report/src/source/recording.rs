@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::builder::{Allocation, Builder, Reserved};
 use crate::error::ReportError;
-use crate::model::{Model, NONE, Refusal, Source, Wait};
+use crate::model::{HostWait, Model, NONE, Refusal, Source, Units, Wait, WaitLength};
 
 /// The number of records that are sorted at once: threads write their records one after the other,
 /// slightly out of order.
@@ -31,23 +31,26 @@ pub(super) fn read(path: &Path, source: Source) -> Result<Model, ReportError> {
         retired: BTreeMap::new(),
         described: FxHashMap::default(),
         live: FxHashMap::default(),
+        mapped: Mapped::default(),
+        section_begin: 0,
     };
-    let mut window: Vec<Record> = Vec::with_capacity(2 * WINDOW);
+    let mut window: Vec<Record> = Vec::new();
     let mut broken_off = None;
     loop {
         let next = reader.next_record();
         let is_end = !matches!(next, Ok(Some(_)));
         match next {
+            Ok(Some(record)) if matches!(record.event, Event::Start(_)) => {
+                // Times are those of a section.
+                adding.add_all(&reader, &mut window, 0)?;
+                adding.begin_section()?;
+            }
             Ok(Some(record)) => window.push(record),
             Ok(None) => {}
             Err(error) => broken_off = Some(error),
         }
         if window.len() == 2 * WINDOW || is_end {
-            window.sort_by_key(|record| record.time_ns);
-            let ready = if is_end { window.len() } else { WINDOW };
-            for record in window.drain(..ready) {
-                adding.add(&reader, &record)?;
-            }
+            adding.add_all(&reader, &mut window, if is_end { 0 } else { WINDOW })?;
         }
         if is_end {
             break;
@@ -56,6 +59,8 @@ pub(super) fn read(path: &Path, source: Source) -> Result<Model, ReportError> {
     let model = adding.builder.model();
     model.flaws.broken_off = broken_off.map(|error| error.to_string()).unwrap_or_default();
     model.source.device = adding.device.map(u32::from);
+    let is_whole = model.spans.iter().all(|span| span.reserved != NONE);
+    model.units = adding.mapped.units(is_whole);
     Ok(adding.builder.finish())
 }
 
@@ -69,15 +74,73 @@ struct Adding {
     described: FxHashMap<u64, u32>,
     /// The keys of live blocks by their address: a snapshot has no generations.
     live: FxHashMap<u64, u64>,
+    mapped: Mapped,
+    /// The time in the model at which the section of the file begins.
+    section_begin: u64,
+}
+
+/// The sizes of the spans that were mapped: pages if they all have one, and its alignment.
+#[derive(Default)]
+struct Mapped {
+    size: u64,
+    is_other: bool,
+}
+
+impl Mapped {
+    /// The bytes that the pool cuts its memory in.
+    const GRAIN: u64 = 256;
+
+    fn add(&mut self, address: u64, bytes: u64) {
+        if self.size == 0 {
+            self.size = bytes;
+        }
+        self.is_other |= bytes != self.size || bytes == 0 || !address.is_multiple_of(bytes);
+    }
+
+    /// Returns what is mapped and unmapped as a whole. A segment from before the first event is
+    /// only known by its chunks.
+    fn units(&self, is_whole: bool) -> Units {
+        match self {
+            Self { size: 1.., is_other: false } => {
+                Units::Pages { size: self.size, grain: Self::GRAIN }
+            }
+            Self { size: 1.., .. } if is_whole => Units::Spans { grain: Self::GRAIN },
+            _ => Units::Unknown,
+        }
+    }
 }
 
 impl Adding {
+    /// Adds the records of a window in the order of their times, and keeps the last `kept`.
+    fn add_all<R: std::io::Read>(
+        &mut self,
+        reader: &Reader<R>,
+        window: &mut Vec<Record>,
+        kept: usize,
+    ) -> Result<(), ReportError> {
+        window.sort_by_key(|record| record.time_ns);
+        let ready = window.len().saturating_sub(kept);
+        window.drain(..ready).try_for_each(|record| self.add(reader, &record))
+    }
+
+    /// Begins the records of another process, behind those of the one before.
+    fn begin_section(&mut self) -> Result<(), ReportError> {
+        let last = self.builder.model().events.time.last().copied();
+        let Some(last) = last else { return Ok(()) };
+        self.section_begin = last;
+        self.retired.clear();
+        self.described.clear();
+        self.live.clear();
+        self.builder.end_process(last)?;
+        self.builder.mark(last, "another process begins", NONE)
+    }
+
     fn add<R: std::io::Read>(
         &mut self,
         reader: &Reader<R>,
         record: &Record,
     ) -> Result<(), ReportError> {
-        let time = record.time_ns;
+        let time = self.section_begin.saturating_add(record.time_ns);
         let text = |id: StringId| reader.text(id);
         let as_allocation = |block: &Block| Allocation {
             key: if block.generation == 0 { block.address | ADDRESS } else { block.generation },
@@ -129,10 +192,7 @@ impl Adding {
                 self.span(time, *change, span)
             }
             Event::Wait { stream, awaited, block, launch, .. } => {
-                let block = match self.builder.block(*block) {
-                    NONE => self.described.get(block).copied().unwrap_or(NONE),
-                    block => block,
-                };
+                let block = self.block(*block);
                 let label = text(record.label.name);
                 let reason = match (label, launch) {
                     (label, 0) => label.to_owned(),
@@ -148,6 +208,32 @@ impl Adding {
                     reason: self.builder.model().names.intern(&reason),
                 };
                 self.builder.wait(time, wait)
+            }
+            Event::WaitLength { stream, awaited, block, length_ns, age_ns, .. } => {
+                self.name(*stream);
+                self.name(*awaited);
+                let length = WaitLength {
+                    waiting: self.builder.stream(stream.0.into()),
+                    awaited: self.builder.stream(awaited.0.into()),
+                    block: self.block(*block),
+                    begin: time.saturating_sub(*age_ns),
+                    length: *length_ns,
+                };
+                self.builder.model().wait_lengths.push(length);
+                Ok(())
+            }
+            Event::HostWait { stream, length_ns } => {
+                let stream = match *stream {
+                    StreamNumber(0) => NONE,
+                    stream => {
+                        self.name(stream);
+                        self.builder.stream(stream.0.into())
+                    }
+                };
+                let begin = time.saturating_sub(*length_ns);
+                let wait = HostWait { thread: record.thread, stream, begin, length: *length_ns };
+                self.builder.model().host_waits.push(wait);
+                Ok(())
             }
             Event::Describe(block) => {
                 let allocation = as_allocation(block);
@@ -175,8 +261,7 @@ impl Adding {
                 self.builder.mark(time, &text, stream)
             }
             Event::BudgetPeak { budget, bytes, limit } => {
-                let text = format!("budget {}: {bytes} of {limit} bytes", text(*budget));
-                self.builder.mark(time, &text, NONE)
+                self.builder.budget_peak(time, text(*budget), *bytes, *limit)
             }
             Event::Stream { stream, name, .. } => {
                 self.name(*stream);
@@ -225,7 +310,12 @@ impl Adding {
     }
 
     fn span(&mut self, time: u64, change: SpanChange, span: Reserved) -> Result<(), ReportError> {
+        if span.address != 0 {
+            self.mapped.add(span.address, span.bytes);
+        }
         match change {
+            // Bytes without an address yet, or any more: they are counted where they are mapped.
+            SpanChange::Reserve | SpanChange::Release if span.address == 0 => Ok(()),
             SpanChange::Reserve | SpanChange::Map => self.builder.reserve(time, span),
             SpanChange::Release | SpanChange::Unmap => self.builder.release(time, span),
             SpanChange::Move { from } => {
@@ -268,12 +358,24 @@ impl Adding {
         block
     }
 
+    /// Returns the block that another record names by its generation.
+    fn block(&self, generation: u64) -> u32 {
+        match self.builder.block(generation) {
+            NONE => self.described.get(&generation).copied().unwrap_or(NONE),
+            block => block,
+        }
+    }
+
     /// Names a stream by its slot, unless it has a name.
     fn name(&mut self, stream: StreamNumber) {
         let id = stream.0.into();
         let index = self.builder.stream(id) as usize;
         if self.builder.model().streams[index].name.is_empty() {
-            self.builder.name_stream(id, &format!("stream {}", stream.slot()));
+            let name = match stream {
+                StreamNumber(0) => "work of no stream here".to_owned(),
+                stream => format!("stream {}", stream.slot()),
+            };
+            self.builder.name_stream(id, &name);
         }
     }
 

@@ -6,3 +6,4 @@ mod recordings;
 mod simulated_findings;
 mod support;
 mod text;
+mod viewer;

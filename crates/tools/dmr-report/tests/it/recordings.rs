@@ -1,9 +1,10 @@
 //! Recordings: what is in use, what is retired, what is reserved, and why a request failed.
 
 use dmr_recording::{Event, Refusal, Region, RegionState, SpanChange, StreamNumber, StringId};
+use dmr_report::analysis::budgets::HighMarks;
 use dmr_report::analysis::holes::{HoleReason, explanations, holes};
 use dmr_report::analysis::peak::{Totals, holders, is_in_use, peak, totals_at};
-use dmr_report::analysis::waits::pairs;
+use dmr_report::analysis::waits::{host_pairs, pairs};
 use dmr_report::model::NONE;
 use proptest::prelude::*;
 
@@ -153,6 +154,39 @@ fn a_part_of_a_span_can_be_given_back() {
 }
 
 #[test]
+fn a_second_process_in_a_file_begins_after_the_first_with_nothing() {
+    let process = |bytes: u64| {
+        recording(|to| {
+            to.at(10, span(SpanChange::Map, BASE, 2 * MIB, STREAM));
+            let block = to.block(1, BASE, bytes, "a");
+            to.at(20, Event::Allocate(block));
+        })
+    };
+    // The second one without the head of a file.
+    let model = open(&[process(100), process(300)[12..].to_vec()].concat());
+    let at = |bytes: u64| model.blocks.bytes.iter().position(|it| *it == bytes).unwrap();
+    let [first, second] = [at(100), at(300)];
+    assert!(model.blocks.ready[first] < model.blocks.allocated[second]);
+    assert_eq!(model.events.since_start(model.blocks.allocated[second]), 10 + 20);
+    let last = model.events.len() as u32 - 1;
+    assert_eq!(totals_at(&model, last), Totals { live: 300, retired: 0, reserved: 2 * MIB });
+}
+
+#[test]
+fn what_is_reserved_and_mapped_is_counted_once() {
+    let model = open(&recording(|to| {
+        to.at(0, span(SpanChange::Reserve, 0, 4 * MIB, STREAM));
+        to.at(1, span(SpanChange::Map, BASE, 2 * MIB, STREAM));
+        to.at(2, span(SpanChange::Map, BASE + 2 * MIB, 2 * MIB, STREAM));
+        to.at(3, span(SpanChange::Unmap, BASE, 2 * MIB, STREAM));
+        to.at(4, span(SpanChange::Release, 0, 2 * MIB, STREAM));
+    }));
+    assert_eq!(model.spans.len(), 2);
+    assert_eq!(totals_at(&model, 1).reserved, 4 * MIB);
+    assert_eq!(totals_at(&model, 2).reserved, 2 * MIB);
+}
+
+#[test]
 fn waits_are_counted_by_pair_and_by_tag_of_the_block() {
     let model = open(&recording(|to| {
         let wait =
@@ -170,6 +204,92 @@ fn waits_are_counted_by_pair_and_by_tag_of_the_block() {
     let tags: Vec<_> = found[0].tags.iter().map(|of| (model.names.get(of.tag), of.count)).collect();
     assert_eq!(tags, [("batch", 2), ("mask", 1), ("", 1)]);
     assert_eq!(model.names.get(model.waits[0].reason), "launch 3");
+}
+
+#[test]
+fn measured_waits_have_a_median_by_pair_and_waits_of_the_host_a_sum() {
+    let model = open(&recording(|to| {
+        let batch = to.block(1, BASE, 100, "batch");
+        to.at(1_000, Event::Allocate(batch));
+        for (at, length_ns) in [(2_000, 500), (3_000, 9_000), (4_000, 700)] {
+            let stream = OTHER;
+            to.at(at, Event::Wait { stream, awaited: STREAM, block: 1, launch: 3, work: at });
+            to.at(
+                at + 900,
+                Event::WaitLength {
+                    stream,
+                    awaited: STREAM,
+                    block: 1,
+                    launch: 3,
+                    work: at,
+                    length_ns,
+                    age_ns: 900,
+                },
+            );
+        }
+        to.at(9_000, Event::HostWait { stream: OTHER, length_ns: 4_000 });
+        to.at(9_500, Event::HostWait { stream: OTHER, length_ns: 100 });
+        to.at(9_900, Event::HostWait { stream: StreamNumber(0), length_ns: 200 });
+    }));
+    let found = pairs(&model);
+    assert_eq!((found.len(), found[0].count), (1, 3));
+    let lengths = found[0].lengths;
+    assert_eq!([lengths.count, lengths.median, lengths.longest], [3, 700, 9_000]);
+    assert_eq!(model.wait_lengths[1].begin, 3_000);
+    assert_eq!(model.wait_lengths[1].block, 0);
+    let hosts = host_pairs(&model);
+    assert_eq!((hosts[0].lengths.total, hosts[0].lengths.count, hosts[1].stream), (4_100, 2, NONE));
+    assert_eq!(model.host_waits[0].begin, 5_000);
+    let text = dmr_report::text::report(&model);
+    for line in [
+        "(3 because of batch); 3 measured: median 0.7 us, longest 9 us\n",
+        "host     thread 0 waits for stream 1: 2 times, 4.1 us in all, longest 4 us\n",
+        "         thread 0 waits for the device: 1 time, 0.2 us in all, longest 0.2 us\n",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn a_second_high_mark_of_a_budget_is_the_one_that_is_kept() {
+    let model = open(&recording(|to| {
+        let [scan, join] = ["scan", "join"].map(|name| to.writer.intern(name));
+        let block = to.block(1, BASE, 100, "scan");
+        to.at(1, Event::Allocate(block));
+        for (at, budget, bytes) in [(2, scan, 5), (3, join, 20), (4, scan, 9)] {
+            to.at(at, Event::BudgetPeak { budget, bytes, limit: 30 });
+        }
+    }));
+    let high = HighMarks::of(&model);
+    let marks: Vec<_> = high.marks.iter().map(|mark| (mark.bytes, mark.event)).collect();
+    assert_eq!(marks, [(20, 2), (9, 3)]);
+    assert_eq!(model.names.get(high.budget_of(&model, 0)), "scan");
+}
+
+#[test]
+fn sizes_and_addresses_at_the_end_of_their_range_are_reported() {
+    let model = open(&recording(|to| {
+        to.at(0, span(SpanChange::Map, u64::MAX, 1, STREAM));
+        for generation in 1..4 {
+            let address = u64::MAX - generation % 2;
+            let block = to.block(generation, address, u64::MAX - generation, "a");
+            to.at(generation, Event::Allocate(block));
+        }
+        let length = |block| Event::WaitLength {
+            stream: STREAM,
+            awaited: OTHER,
+            block,
+            launch: 0,
+            work: 0,
+            length_ns: u64::MAX,
+            age_ns: u64::MAX,
+        };
+        to.at(9, length(1));
+        to.at(9, length(2));
+        to.at(9, Event::HostWait { stream: STREAM, length_ns: u64::MAX });
+    }));
+    assert!(dmr_report::text::report(&model).contains(" stranded"));
+    dmr_report::page::write(&model, std::io::sink()).unwrap();
 }
 
 #[test]
