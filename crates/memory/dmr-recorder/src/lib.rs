@@ -3,9 +3,10 @@
 //!
 //! The crates of the memory report what they do through the functions of [`hooks`], from any
 //! thread. While the recorder is off, each costs a load and a branch. While it is on, an event is
-//! written to a ring of its thread: eight words on a cache line that no other thread writes, with a
-//! reading of the processor's cycle counter. [`write_recording`] copies the rings while the threads
-//! go on, and writes a file of [`dmr_recording`].
+//! written to a ring of its thread: eight words on a cache line that no other thread writes. Its
+//! time is a reading of the processor's cycle counter, which serves a burst of allocations and
+//! frees. [`write_recording`] copies the rings while the threads go on, and writes a file of
+//! [`dmr_recording`].
 //!
 //! There is one recorder in a process, for all of its devices. A forked child begins without one.
 //!

@@ -234,7 +234,8 @@ pub struct Start {
     pub clock: StringId,
     /// The largest error of the clock's rate, in parts per billion.
     pub clock_error_ppb: u64,
-    /// The largest difference between the clocks of two threads, in nanoseconds.
+    /// The most nanoseconds by which a time may be earlier than its event: measured, or, where a
+    /// section begins before its events, expected.
     pub clock_step_ns: u64,
     /// The program.
     pub program: StringId,
