@@ -92,6 +92,7 @@ impl<U: DeviceMemoryResource> HeapSource for PoolResource<U> {
             state: state(region.state),
             stream: region.stream,
             tag: region.tag,
+            is_first: region.is_first,
         });
         let device = self.device_ordinal();
         Heap { device, reserved: self.reserved_now(), parts: parts.collect() }

@@ -73,6 +73,9 @@ pub struct HeapRegion {
     pub stream: StreamId,
     /// The tag of its block, if it is in use; else [`UNTAGGED`](AllocTag::UNTAGGED).
     pub tag: AllocTag,
+    /// It is the first chunk of memory that the pool has from upstream as a whole. The memory
+    /// before it may have the address before, and is returned without it.
+    pub is_first: bool,
 }
 
 /// The memory of a pool, for an error.
@@ -224,12 +227,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let mut map = Vec::new();
         for arena in self.arenas() {
             self.visit_chunks(arena, 1, |locked, report| {
-                let ChunkReport { address, bytes, state, chunk } = report;
+                let ChunkReport { address, bytes, state, chunk, is_first } = report;
                 let tag = match state {
                     RegionState::InUse => locked.heap.tag(chunk),
                     RegionState::Pending | RegionState::Cached => AllocTag::UNTAGGED,
                 };
-                map.push(HeapRegion { address, bytes, state, stream: arena.home, tag });
+                map.push(HeapRegion { address, bytes, state, stream: arena.home, tag, is_first });
             });
         }
         map.sort_unstable_by_key(|region| region.address);

@@ -24,6 +24,9 @@ pub struct HeapPart {
     pub stream: StreamId,
     /// The tag of its block.
     pub tag: AllocTag,
+    /// It is the first part of memory that its resource has from upstream as a whole, and returns as
+    /// a whole.
+    pub is_first: bool,
 }
 
 /// A heap, all of its parts.

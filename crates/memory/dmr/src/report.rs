@@ -148,21 +148,24 @@ fn of_heap(heap: &Heap, page: u64, usage: Usage) -> MemoryReport {
     }
 }
 
-/// Returns the runs of free parts without a gap, of parts that are sorted by address.
+/// Returns the runs of free parts without a gap, of parts that are sorted by address. A run is of
+/// one stream's memory, which goes back to upstream as a whole.
 fn free_runs(parts: &[HeapPart]) -> Vec<Run> {
     let mut runs = Vec::<Run>::new();
     let mut before: Option<&HeapPart> = None;
     for part in parts {
         let end = part.address + part.bytes;
-        let is_behind = before.is_some_and(|before| before.address + before.bytes == part.address);
+        let is_behind = !part.is_first
+            && before.is_some_and(|before| before.address + before.bytes == part.address);
         let is_free = part.state == HeapState::Free;
         let after_block = is_behind && before.is_some_and(|before| before.state != HeapState::Free);
         match runs.last_mut() {
-            Some(run) if is_free && run.end == part.address && run.stream == part.stream => {
+            Some(run) if is_free && is_behind && run.end == part.address => {
                 run.end = end;
             }
             last => {
                 if let Some(run) = last
+                    && is_behind
                     && run.end == part.address
                 {
                     run.touches_block |= !is_free;
@@ -192,5 +195,36 @@ impl Run {
                 bytes - whole
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dmr_core::{AllocTag, StreamPoolId};
+
+    use super::*;
+
+    /// The driver may put one segment at the end of another.
+    #[test]
+    fn a_free_segment_beside_one_that_has_a_block_is_not_stranded() {
+        const KIB: u64 = 1024;
+        let stream = StreamId::from_parts(StreamPoolId::next().unwrap(), 0, 0).unwrap();
+        let part = |address, bytes, state, is_first| {
+            let tag = AllocTag::new("held");
+            HeapPart { address, bytes, state, stream, tag, is_first }
+        };
+        let mut parts = vec![
+            part(0, 4 * KIB, HeapState::InUse, true),
+            part(4 * KIB, 4 * KIB, HeapState::Free, false),
+            part(8 * KIB, 8 * KIB, HeapState::Free, true),
+            part(16 * KIB, 8 * KIB, HeapState::InUse, true),
+        ];
+        let stranded = |parts: &[HeapPart]| -> Vec<u64> {
+            free_runs(parts).iter().map(|run| run.stranded(0)).collect()
+        };
+        assert_eq!(stranded(&parts), [4 * KIB, 0]);
+        // As one segment.
+        parts.iter_mut().for_each(|part| part.is_first = part.address == 0);
+        assert_eq!(stranded(&parts), [12 * KIB]);
     }
 }

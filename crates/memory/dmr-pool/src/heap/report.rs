@@ -12,6 +12,8 @@ pub(crate) struct ChunkReport {
     pub(crate) address: u64,
     pub(crate) bytes: u64,
     pub(crate) state: RegionState,
+    /// It is the first of its span.
+    pub(crate) is_first: bool,
 }
 
 /// Neighbours that are free, on a shelf or pending, without a gap.
@@ -64,7 +66,8 @@ impl Heap {
                 State::Acquired => RegionState::InUse,
             };
             let bytes = u64::from(chunk.units) * UNIT;
-            Some(ChunkReport { chunk: id, address: chunk.address, bytes, state })
+            let is_first = chunk.before.is_none();
+            Some(ChunkReport { chunk: id, address: chunk.address, bytes, state, is_first })
         })
     }
 

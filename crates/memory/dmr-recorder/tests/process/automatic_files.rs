@@ -24,6 +24,7 @@ impl HeapSource for OneBlock {
             state: HeapState::InUse,
             stream: stream(),
             tag: AllocTag::new("held"),
+            is_first: true,
         };
         Heap { device: 3, reserved: 1024, parts: vec![part] }
     }

@@ -196,7 +196,14 @@ fn blocks_of_absurd_sizes_have_a_peak() {
     hooks::allocated(block);
     hooks::freed(false, block);
     hooks::freed(false, block);
-    let part = HeapPart { address: 0, bytes: u64::MAX, state: HeapState::InUse, stream, tag };
+    let part = HeapPart {
+        address: 0,
+        bytes: u64::MAX,
+        state: HeapState::InUse,
+        stream,
+        tag,
+        is_first: true,
+    };
     let heap = Heap { device: 7, reserved: u64::MAX, parts: vec![part, part] };
     assert_eq!(peak(&heap).map(|peak| peak.bytes), Some(u64::MAX));
     assert_eq!(by_tag(&heap).first().map(|held| held.blocks), Some(2));

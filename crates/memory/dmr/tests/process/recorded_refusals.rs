@@ -113,17 +113,30 @@ fn what_the_device_refuses_a_resource_of_its_own_is_recorded_once() {
     refuse(&pages, total, stream.id(), "device memory");
     pages.deallocate(held).unwrap();
     pages.reap_pending().unwrap();
+    drop((pages, stream));
+    rig.assert_clean();
+}
+
+#[test]
+fn what_a_limit_of_a_resource_refuses_is_recorded_once_with_its_name() {
+    // The driver may round the limit of its pool up to 32 MiB.
+    const BYTES: usize = 64 * MIB;
+    let _recording = Recording::begin();
+    let rig = Rig::new();
+    start(RecorderConfig::new()).unwrap();
+    let streams = || Arc::clone(rig.streams());
+    let stream = rig.stream();
     let config = AsyncConfig::default().with_max_bytes(4 * MIB);
     let limited = AsyncCudaResource::new(streams(), config).unwrap();
-    refuse(&limited, 6 * MIB, stream.id(), "AsyncConfig::max_bytes");
+    refuse(&limited, BYTES, stream.id(), "AsyncConfig::max_bytes");
     // It asks its upstream, whose refusals are the pool's.
     let pool = PoolResource::new(limited, streams(), PoolConfig::fast()).unwrap();
-    refuse(&pool, 6 * MIB, stream.id(), "AsyncConfig::max_bytes");
+    refuse(&pool, BYTES, stream.id(), "AsyncConfig::max_bytes");
     let config = PoolConfig::fast().with_maximum_size(4 << 20);
     let unlimited = AsyncCudaResource::new(streams(), AsyncConfig::default()).unwrap();
     let small = PoolResource::new(unlimited, streams(), config).unwrap();
-    refuse(&small, 6 * MIB, stream.id(), "PoolConfig::maximum_size");
-    drop((small, pool, pages, stream));
+    refuse(&small, BYTES, stream.id(), "PoolConfig::maximum_size");
+    drop((small, pool, stream));
     rig.assert_clean();
 }
 
@@ -179,7 +192,7 @@ fn budgets_and_shared_limits_record_what_they_refuse_above_and_below_a_pool() {
 }
 
 #[test]
-fn refusals_of_pinned_memory_are_recorded_by_its_budget_and_by_the_host() {
+fn sim_refusals_of_pinned_memory_are_recorded_by_its_budget_and_by_the_host() {
     let _recording = Recording::begin();
     let rig = Rig::simulated();
     let builder = runtime(&rig, Backend::Pool).pinned_budget(8 << 20);
