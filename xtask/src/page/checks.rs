@@ -145,6 +145,10 @@ fn training(page: &mut Checked<'_>) -> Result<(), Failure> {
     page.browser.click_at(x, y)?;
     page.browser.settle()?;
     page.shows("#holders-title", &["Who held memory at"])?;
+    page.browser.eval("document.getElementById('chart').focus()")?;
+    page.browser.press("p")?;
+    page.shows("#holders-title", &["Who held the peak: 7.2 GiB at"])?;
+    page.browser.press("0")?;
     page.is_true("dmrReport.shown.rects <= 20000 && dmrReport.renderer === 'WebGL2'")?;
     // A log does not say what is reserved, and so not what is stranded.
     page.is_true("!/reserved|stranded/.test(document.getElementById('legend').innerText)")?;
@@ -294,6 +298,7 @@ fn waits(page: &mut Checked<'_>) -> Result<(), Failure> {
         "#pairs",
         &["compute copy 200 200 because of batch", "send compute 200 200 because of gradient"],
     )?;
+    page.shows("#waits-title", &["compute waits for copy because of 200 blocks"])?;
     let arrow = page.browser.eval(
         "(() => { const lanes = document.getElementById('lanes'); lanes.scrollIntoView({ block: 'center' }); \
          const box = lanes.getBoundingClientRect(); const arrow = dmrReport.arrows[0]; \
@@ -308,7 +313,7 @@ fn waits(page: &mut Checked<'_>) -> Result<(), Failure> {
     page.shows("#wait", &["compute waits for copy", "forward, launch"])?;
     page.shows("#chunk", &["before nothing", "block batch, 48 MiB", "after batch, 48 MiB"])?;
     page.browser.click("#pairs tbody tr:nth-child(3)")?;
-    page.shows("#waits-title", &["compute waits for send because of"])?;
+    page.shows("#waits-title", &["compute waits for send because of 1 block"])?;
     page.shows("#waits", &["weights 600 MiB 40"])?;
     lengths(page)?;
     // The keyboard, once a view has the focus.

@@ -89,7 +89,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         text.args(["report", "--text"]).arg(folder.join(check.file));
         let text = command::capture(&mut text)?;
         let mut browser = Browser::start(&program, &folder.join("profile"), WINDOW)?;
-        let took = browser.open(&page, "")?;
+        let took = browser.open(&page, "?webgl")?;
         println!("{}: open after {:.2} s", check.file, took.as_secs_f32());
         if options.pictures {
             picture(&mut browser, check)?;

@@ -10,6 +10,9 @@ const style = (name) => getComputedStyle(document.documentElement).getPropertyVa
 /** What is drawn as a line. */
 const LINES = [{ of: RESERVED, dash: [6, 4] }, { of: STRANDED, dash: [2, 3] }];
 
+/** The pixels by which a click may miss the line of the peak. */
+const REACH = 4;
+
 /** A chart of stacked groups, with what is retired on top, and lines for what is reserved and stranded. */
 export class Chart {
   constructor(element, state, onMoment, onRange) {
@@ -139,7 +142,8 @@ export class Chart {
   #clicked(u) {
     const was = this.wasDragged;
     this.wasDragged = false;
-    if (!was) this.onMoment(u.posToVal(u.cursor.left, "x"));
+    const at = u.posToVal(u.cursor.left, "x");
+    if (!was) this.onMoment(at, u.posToVal(u.cursor.left + REACH, "x") - at);
   }
 
   /** Marks the peak, the moment that the tables are about, and the requests that failed. */

@@ -499,20 +499,26 @@ function showPairs(rows) {
     // A second click shows all pairs again.
     lanes.pair = lanes.pair === pair ? null : pair;
     refresh();
-    start("waits", waitsOf(model, pair, (waits) => {
-      get("waits-title").textContent =
-        `${model.streams[pair.waiting]} waits for ${model.streams[pair.awaited]} because of`;
-      const lines = waits.map((wait) => (wait.block === NONE
-        ? ["no block", "", { number: count(wait.count) }, time(model.clock[wait.event]), model.names[wait.reason]]
-        : [blockName(wait.block), bytes(model.size[wait.block]), { number: count(wait.count) },
-          time(model.clock[wait.event]), model.names[wait.reason]]));
-      fill("waits", ["block", "size", { number: "times" }, "first", "reason"], lines, (row) => {
-        get("wait").textContent = waitText(model, waits[row].wait);
-        if (waits[row].block !== NONE) select(waits[row].block, true);
-      });
-      page.shown.waits = waits;
-    }));
+    showWaits(pair);
   });
+  showWaits(rows[0]);
+}
+
+/** Shows the blocks because of which a stream waits for another one. */
+function showWaits(pair) {
+  start("waits", waitsOf(model, pair, (waits, blocks) => {
+    get("waits-title").textContent = `${model.streams[pair.waiting]} waits for ${model.streams[pair.awaited]} `
+      + `because of ${counted(blocks, "block")}`;
+    const lines = waits.map((wait) => (wait.block === NONE
+      ? ["no block", "", { number: count(wait.count) }, time(model.clock[wait.event]), model.names[wait.reason]]
+      : [blockName(wait.block), bytes(model.size[wait.block]), { number: count(wait.count) },
+        time(model.clock[wait.event]), model.names[wait.reason]]));
+    fill("waits", ["block", "size", { number: "times" }, "first", "reason"], lines, (row) => {
+      get("wait").textContent = waitText(model, waits[row].wait);
+      if (waits[row].block !== NONE) select(waits[row].block, true);
+    });
+    page.shown.waits = waits;
+  }));
 }
 
 function status() {
@@ -540,6 +546,11 @@ function connect(id, hasPlaces) {
     if (hasPlaces && event.shiftKey) zoomPlaces(factor, 1 - (event.clientY - box.top) / box.height);
     else zoom(factor, (event.clientX - box.left) / box.width);
   }, { passive: false });
+  const showAll = () => {
+    Object.assign(state, all);
+    refresh();
+    showHolders(pyramid.peakBetween(state.t0, state.t1).event, true);
+  };
   element.addEventListener("keydown", (event) => {
     const wide = state.t1 - state.t0;
     const tall = state.p1 - state.p0;
@@ -550,9 +561,13 @@ function connect(id, hasPlaces) {
       ArrowUp: () => hasPlaces && setPlaces(state.p0 + tall * 0.2, state.p1 + tall * 0.2),
       ArrowDown: () => hasPlaces && setPlaces(state.p0 - tall * 0.2, state.p1 - tall * 0.2),
       "[": () => zoomPlaces(1 / 0.7, 0.5), "]": () => zoomPlaces(0.7, 0.5),
-      0: () => { Object.assign(state, all); refresh(); },
-      Home: () => { Object.assign(state, all); refresh(); },
-      p: () => { const { time: at } = page.shown.peak; setRange(at - wide / 8, at + wide / 8); },
+      0: showAll,
+      Home: showAll,
+      p: () => {
+        const { event: peak, time: at } = page.shown.peak;
+        setRange(at - wide / 8, at + wide / 8);
+        showHolders(peak, true);
+      },
     };
     const action = actions[event.key];
     if (!action || event.ctrlKey || event.metaKey) return;
@@ -652,8 +667,11 @@ async function run() {
   selection = new Selection(model);
   pyramid = new Pyramid(selection);
   index = new HeapIndex(model);
-  chart = new Chart(get("chart"), state, (at) => {
-    showHolders(Math.max(0, eventAt(model, at + 1) - 1), false);
+  chart = new Chart(get("chart"), state, (at, reach) => {
+    const { event: peak, time: peakAt } = page.shown.peak;
+    // The peak may have lasted for less than a pixel.
+    if (Math.abs(at - peakAt) <= reach) showHolders(peak, true);
+    else showHolders(Math.max(0, eventAt(model, at + 1) - 1), false);
   }, setRange);
   chart.has = { [RESERVED]: model.spans.bytes.length > 0, [STRANDED]: model.occupied !== null };
   lanes = new Lanes(get("lanes"), get("arrows"), model, state);

@@ -94,11 +94,25 @@ export function between(from, to) {
   ];
 }
 
-/** Makes what draws on a canvas: by WebGL2 if the browser has it. */
+/**
+ * Makes what draws on a canvas: by WebGL2 if the browser has it on a graphics card. In software it is slower than a
+ * plain canvas. `?webgl` and `?canvas` choose.
+ */
 export function renderer(canvas) {
-  const isOff = new URLSearchParams(location.search).has("canvas");
-  const gl = isOff ? null : canvas.getContext("webgl2", { preserveDrawingBuffer: true, premultipliedAlpha: true });
+  const asked = new URLSearchParams(location.search);
+  const isWanted = asked.has("webgl") || (!asked.has("canvas") && hasGraphicsCard());
+  const gl = isWanted ? canvas.getContext("webgl2", { preserveDrawingBuffer: true, premultipliedAlpha: true }) : null;
   return gl ? new WithGl(canvas, gl) : new WithCanvas(canvas);
+}
+
+/** Returns whether the browser does not say that it draws WebGL in software. */
+function hasGraphicsCard() {
+  const gl = document.createElement("canvas").getContext("webgl2");
+  if (!gl) return false;
+  const names = gl.getExtension("WEBGL_debug_renderer_info");
+  const name = names ? gl.getParameter(names.UNMASKED_RENDERER_WEBGL) : "";
+  gl.getExtension("WEBGL_lose_context")?.loseContext();
+  return !/swiftshader|llvmpipe|software|basic render/i.test(name);
 }
 
 class WithGl {

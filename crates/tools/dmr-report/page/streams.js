@@ -74,7 +74,8 @@ export function* waitsOf(model, pair, found) {
     if (row) row.count += 1;
     else all.set(block[wait], { block: block[wait], count: 1, reason: reason[wait], event: event[wait], wait });
   }
-  found([...all.values()].sort((a, b) => b.count - a.count || a.event - b.event).slice(0, 100));
+  const rows = [...all.values()].sort((a, b) => b.count - a.count || a.event - b.event);
+  found(rows.slice(0, 100), rows.filter((row) => row.block !== NONE).length);
 }
 
 /** Describes a wait in a sentence. */
