@@ -24,8 +24,8 @@ pub struct HeapPart {
     pub stream: StreamId,
     /// The tag of its block.
     pub tag: AllocTag,
-    /// It is the first part of memory that its resource has from upstream as a whole, and returns as
-    /// a whole.
+    /// It is the first part of memory that its resource has from upstream as a whole, and returns
+    /// so.
     pub is_first: bool,
 }
 
