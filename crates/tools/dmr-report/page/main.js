@@ -429,9 +429,11 @@ function showFailed() {
     table.id = `holes-${refusal.event}`;
     details.append(summary, table);
     box.append(text, by, details);
-    const near = (block) => (block === NONE ? "the end of reserved memory" : `${blockName(block)}, ${bytes(model.size[block])}`);
+    const near = (block, edge) => (block === NONE
+      ? `the ${edge} of reserved memory`
+      : `${blockName(block)}, ${bytes(model.size[block])}`);
     fill(table.id, [{ number: "hole" }, "why not", "below it", "above it"], refusal.holes.map((hole) => [
-      { number: bytes(hole.bytes) }, hole.reason, near(hole.before), near(hole.after),
+      { number: bytes(hole.bytes) }, hole.reason, near(hole.before, "start"), near(hole.after, "end"),
     ]), (at) => {
       const hole = refusal.holes[at];
       setPlaces(hole.position - hole.bytes * 2, hole.position + hole.bytes * 3);
