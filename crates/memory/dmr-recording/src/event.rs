@@ -142,7 +142,7 @@ pub enum Event {
         stream: StreamNumber,
         /// The stream that it waited for.
         awaited: StreamNumber,
-        /// The generation of the block because of which it waited; 0 if there is none.
+        /// The generation of the block that made it wait; 0 if there is none.
         block: u64,
         /// The number of the launch on the waiting stream; 0 where it is not known.
         launch: u64,

@@ -1,7 +1,7 @@
-//! Makes streams wait for events, and records that: which stream waits for which, because of which
+//! Makes streams wait for events, and records that: which stream waits for which one and for what
 //! block, and for some of the waits how long they hold up their stream.
 
-use dmr_core::{BlockUse, ResourceResult};
+use dmr_core::{BlockUse, ResourceResult, StreamId};
 use dmr_recorder::hooks::{self, RecordedWait};
 
 use crate::StreamGuard;
@@ -11,7 +11,7 @@ use crate::wait_timer::Measurement;
 /// Why a stream waits, for recordings.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cause {
-    /// The generation of the block because of which it waits; 0 for none.
+    /// The generation of the block that makes it wait; 0 for none.
     pub(crate) block: u64,
     /// The launch that waits; 0 for none.
     pub(crate) launch: u64,
@@ -21,6 +21,11 @@ impl Cause {
     /// Returns the cause of a wait because of the first of these uses.
     pub(crate) fn of(uses: &[BlockUse]) -> Self {
         Self { block: uses.first().map_or(0, |first| first.block.generation().get()), launch: 0 }
+    }
+
+    fn recorded(self, stream: StreamId, awaited: StreamId, event: &Event) -> RecordedWait {
+        let Self { block, launch } = self;
+        RecordedWait { stream, awaited, block, launch, work: event.seq() }
     }
 }
 
@@ -32,14 +37,8 @@ impl Progress {
         event: &Event,
         cause: Cause,
     ) -> ResourceResult<()> {
-        let Cause { block, launch } = cause;
-        let recorded = || RecordedWait {
-            stream: stream.id(),
-            awaited: stream.pool().permanent_id(event.slot()),
-            block,
-            launch,
-            work: event.seq(),
-        };
+        let awaited = || stream.pool().permanent_id(event.slot());
+        let recorded = || cause.recorded(stream.id(), awaited(), event);
         record(stream, recorded, || {
             self.discard_captured(event, stream.wait_for_event(event.driver_event()))?;
             self.record_wait(stream.slot(), event);
@@ -55,14 +54,7 @@ impl Progress {
         event: &Event,
         cause: Cause,
     ) -> ResourceResult<()> {
-        let Cause { block, launch } = cause;
-        let recorded = || RecordedWait {
-            stream: waiting.id(),
-            awaited: stream.id(),
-            block,
-            launch,
-            work: event.seq(),
-        };
+        let recorded = || cause.recorded(waiting.id(), stream.id(), event);
         record(waiting, recorded, || {
             let failed = |error| waiting.error_between(stream, "cuStreamWaitEvent", error);
             let waited = waiting.wait_for_event_raw(event.driver_event()).map_err(failed);

@@ -506,7 +506,7 @@ function showPairs(rows) {
   showWaits(rows[0]);
 }
 
-/** Shows the blocks because of which a stream waits for another one. */
+/** Shows the blocks that make a stream wait for another one. */
 function showWaits(pair) {
   start("waits", waitsOf(model, pair, (waits, blocks) => {
     get("waits-title").textContent = `${model.streams[pair.waiting]} waits for ${model.streams[pair.awaited]} `

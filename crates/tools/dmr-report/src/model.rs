@@ -269,7 +269,7 @@ pub struct WaitLength {
     pub waiting: u32,
     /// The stream that it waited for.
     pub awaited: u32,
-    /// The block because of which it waited; [`NONE`] if the file does not name it.
+    /// The block that made it wait; [`NONE`] if the file does not name it.
     pub block: u32,
     /// The time at which the wait was queued, in nanoseconds as the file counts them.
     pub begin: u64,

@@ -320,8 +320,8 @@ fn memory_that_changes_threads_is_freed_before_it_is_allocated() {
     rig.assert_clean();
 }
 
-/// Two threads that pass blocks to each other, of which the first has just read the clock for a
-/// burst of events.
+/// Two threads that pass blocks to each other. The first has just read the clock for a burst of
+/// events.
 #[test]
 fn a_block_that_changes_threads_in_a_burst_is_allocated_before_it_is_freed() {
     let _recording = Recording::begin();

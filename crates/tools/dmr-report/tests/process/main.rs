@@ -1,4 +1,4 @@
-//! The tests of the crate with the flight recorder, of which there is one in a process.
+//! The tests of the crate with the flight recorder: there is one in a process.
 
 use std::sync::Arc;
 
